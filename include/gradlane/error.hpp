@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>          // for size_t
+#include <source_location>  // for source_location
+#include <stdexcept>        // for runtime_error
+#include <string>           // for string, to_string
+#include <string_view>      // for string_view
+#include <utility>          // for move
+
+namespace gradlane {
+
+/// Root of every exception that gradlane throws. what() begins with "file:line: " of where().
+class error : public std::runtime_error {
+ public:
+  explicit error(std::string_view message,
+                 std::source_location at = std::source_location::current())
+      : std::runtime_error{prefix(at).append(message)}, where_{at} {}
+
+  /// The place in the caller's code, or in gradlane where the caller cannot be known.
+  [[nodiscard]] std::source_location where() const noexcept { return where_; }
+
+ private:
+  [[nodiscard]] static std::string prefix(std::source_location at) {
+    return std::string{at.file_name()} + ":" + std::to_string(at.line()) + ": ";
+  }
+
+  std::source_location where_;
+};
+
+/// An argument that breaks a documented precondition: a bound that is NaN, an unknown parameter.
+class contract_error : public error {
+ public:
+  using error::error;
+};
+
+/// A call made in the wrong state: ready twice, finish without begin, a report before finish.
+class state_error : public contract_error {
+ public:
+  using contract_error::contract_error;
+};
+
+/// Ranks that were built with different plans or policies; thrown on every rank alike.
+class plan_mismatch_error : public error {
+ public:
+  using error::error;
+};
+
+/// A peer, or the library that talks to it, failed; the communicator can only be aborted.
+class communication_error : public error {
+ public:
+  using error::error;
+};
+
+/// A deadline passed. Buffers of the operation that was waited for are undefined until abort().
+class timeout_error : public communication_error {
+ public:
+  using communication_error::communication_error;
+};
+
+/// The communicator was aborted, here or on a peer.
+class aborted_error : public communication_error {
+ public:
+  using communication_error::communication_error;
+};
+
+/// A gradient held Inf or NaN under the policy non_finite::fail.
+class non_finite_error : public error {
+ public:
+  /// @param parameter  name, or empty where the value was found on another rank.
+  /// @param offset     element inside the parameter; 0 where the parameter is not known.
+  non_finite_error(std::string_view message,
+                   std::size_t bucket,
+                   std::string parameter,
+                   std::size_t offset,
+                   std::source_location at = std::source_location::current())
+      : error{message, at}, bucket_{bucket}, parameter_{std::move(parameter)}, offset_{offset} {}
+
+  [[nodiscard]] std::size_t bucket() const noexcept { return bucket_; }
+  [[nodiscard]] std::string const& parameter() const noexcept { return parameter_; }
+  [[nodiscard]] std::size_t offset() const noexcept { return offset_; }
+
+ private:
+  std::size_t bucket_;
+  std::string parameter_;
+  std::size_t offset_;
+};
+
+/// @throws contract_error with `message` unless `condition` holds.
+inline void expects(bool condition,
+                    std::string_view message,
+                    std::source_location at = std::source_location::current()) {
+  if (!condition) { throw contract_error{message, at}; }
+}
+
+}  // namespace gradlane
