@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+include_guard()
+
+# gradlane_mpiexec(<variable> <ranks> <target>): the command line that runs a program on n ranks.
+function(gradlane_mpiexec variable ranks target)
+  set(${variable}
+    ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
+    $<TARGET_FILE:${target}> ${MPIEXEC_POSTFLAGS}
+    PARENT_SCOPE
+  )
+endfunction()
+
+# gradlane_add_ranks_test(<name> <ranks> <target>): a test that passes when all ranks return 0.
+function(gradlane_add_ranks_test name ranks target)
+  gradlane_mpiexec(command ${ranks} ${target})
+  add_test(NAME ${name} COMMAND ${command})
+  set_tests_properties(${name} PROPERTIES PROCESSORS ${ranks})
+endfunction()

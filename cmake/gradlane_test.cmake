@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+include_guard()
+include(gradlane_ranks)
+include(gradlane_warnings)
+include(doctest)  # doctest_discover_tests, from doctest's package
+
+# gradlane_subdirectories(): adds every folder beside the calling CMakeLists.txt that has one too.
+macro(gradlane_subdirectories)
+  file(GLOB gradlane_found CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*/CMakeLists.txt)
+  foreach(file IN LISTS gradlane_found)
+    cmake_path(GET file PARENT_PATH folder)
+    add_subdirectory(${folder})
+  endforeach()
+endmacro()
+
+# gradlane_test(<path>.cpp [LINK <target>...] [RANKS <n>...] [CLIQUES <n>] [LABELS <label>...]
+#               [TIMEOUT <seconds>] [SANITIZE])
+#
+# One program from one source file; the path is relative to tests/. Program and test are called by
+# that path with _ for / and without .cpp. Each doctest case is a test of its own, "name: case".
+# With RANKS the program runs as a whole on n MPI ranks instead, once for each n: "name.ranks<n>".
+# Where MPI is absent such tests are skipped, and so are all that link gradlane::mpi.
+#
+# CLIQUES makes MPICH pretend that the ranks sit on that many nodes and appends ".cliques<n>" to
+# the names; the same file may be registered with and without. The first folder of the path is a
+# label. SANITIZE keeps an MPI test in builds with GRADLANE_SANITIZE, which leave them out.
+function(gradlane_test path)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZE" "CLIQUES;TIMEOUT" "LINK;RANKS;LABELS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "gradlane_test(${path}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  string(REGEX REPLACE "\\.cpp$" "" name ${path})
+  string(REGEX REPLACE "/.*" "" folder ${path})
+  string(REPLACE "/" "_" name ${name})
+  set(needs_mpi FALSE)
+  if(arg_RANKS OR "gradlane::mpi" IN_LIST arg_LINK)
+    set(needs_mpi TRUE)
+  endif()
+  if(needs_mpi AND NOT MPI_CXX_FOUND)
+    message(STATUS "test ${name}: skipped, no MPI")
+    return()
+  endif()
+  if(needs_mpi AND GRADLANE_SANITIZE AND NOT arg_SANITIZE)
+    return()
+  endif()
+
+  if(NOT TARGET ${name})
+    add_executable(${name} ${gradlane_tests_dir}/${path})
+    target_include_directories(${name} PRIVATE ${gradlane_tests_dir})
+    target_compile_definitions(${name} PRIVATE _GLIBCXX_ASSERTIONS)
+    gradlane_warnings(${name})
+    if(needs_mpi)
+      target_link_libraries(${name} PRIVATE gradlane_mpi_main gradlane::mpi ${arg_LINK})
+    else()
+      target_link_libraries(${name} PRIVATE gradlane_doctest_main gradlane::core ${arg_LINK})
+    endif()
+  endif()
+
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set(labels ${folder} ${arg_LABELS})
+  if(NOT arg_RANKS)
+    doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES TIMEOUT ${arg_TIMEOUT})
+    # A list survives doctest's PROPERTIES only as its first item; ctest reads this file last.
+    set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+    file(
+      CONFIGURE
+      OUTPUT ${script}
+      CONTENT "if(@name@_TESTS)
+  set_tests_properties(\${@name@_TESTS} PROPERTIES LABELS \"@labels@\")
+endif()
+"
+      @ONLY
+    )
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+    return()
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    set(entry ${name}.ranks${ranks})
+    if(arg_CLIQUES)
+      string(APPEND entry .cliques${arg_CLIQUES})
+    endif()
+    gradlane_add_ranks_test(${entry} ${ranks} ${name})
+    set_tests_properties(${entry} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT})
+    if(arg_CLIQUES)
+      set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT MPIR_CVAR_NUM_CLIQUES=${arg_CLIQUES})
+    endif()
+  endforeach()
+endfunction()
