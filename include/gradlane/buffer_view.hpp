@@ -4,6 +4,7 @@
 #include <gradlane/error.hpp>  // for expects
 #include <gradlane/types.hpp>  // for dtype, dtype_of, element, size_of
 
+#include <concepts>         // for same_as
 #include <cstddef>          // for size_t, byte
 #include <source_location>  // for source_location
 #include <span>             // for span
@@ -37,8 +38,10 @@ class basic_buffer_view {
         count_{span.size()},
         type_{dtype_of<std::remove_const_t<T>>} {}
 
-  basic_buffer_view(basic_buffer_view<std::byte> const& other) noexcept  // NOLINT
+  template <std::same_as<std::byte> Mutable>  // a template: else it would be the copy constructor
     requires std::is_const_v<Byte>
+  constexpr basic_buffer_view(  // NOLINT(google-explicit-constructor)
+      basic_buffer_view<Mutable> const& other) noexcept
       : data_{other.data()}, count_{other.count()}, type_{other.type()} {}
 
   [[nodiscard]] constexpr Byte* data() const noexcept { return data_; }
