@@ -14,6 +14,10 @@
 #include <gradlane/host/progress.hpp>
 #include <gradlane/host/stream.hpp>
 #include <gradlane/host/task.hpp>
+#include <gradlane/local/communicator.hpp>
+#include <gradlane/local/run.hpp>
+#include <gradlane/local/script.hpp>
+#include <gradlane/local/world.hpp>
 #include <gradlane/types.hpp>
 #include <gradlane/version.hpp>
 // IWYU pragma: end_exports

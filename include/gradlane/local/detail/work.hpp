@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/detail/collective.hpp>    // for operation, sum_of
+#include <gradlane/detail/combine.hpp>       // for accumulator_t, add, greater_of, with_element
+#include <gradlane/local/detail/call.hpp>    // for call
+#include <gradlane/types.hpp>                // for element, is_floating, reduction, size_of
+
+#include <algorithm>    // for min
+#include <array>        // for array
+#include <cstddef>      // for size_t, byte
+#include <cstring>      // for memmove
+#include <span>         // for span
+#include <type_traits>  // for is_floating_point_v, type_identity
+
+// What each rank does once all have arrived: its part of the result, for all ranks.
+namespace gradlane::local::detail {
+
+/// The calls of all ranks, by rank.
+using calls_of_ranks = std::span<call* const>;
+
+/// Elements of `in` to reduce, and where they go in `out`.
+struct part {
+  std::size_t begin;
+  std::size_t count;
+  std::size_t out_begin;
+};
+
+/// result = Σ or max over ranks 0, 1, …, W-1 in this order, rounded once at the end.
+template <element T, class Write>
+void reduce(calls_of_ranks calls, part where, Write write) {
+  using accumulator           = gradlane::detail::accumulator_t<T>;
+  constexpr std::size_t block = 512;
+  auto const op               = calls[0]->op;
+  auto const scaled           = calls[0]->what == operation::all_reduce_scaled;
+  auto sums                   = std::array<accumulator, block>{};
+  auto rounded                = std::array<T, block>{};
+  for (std::size_t at = 0; at < where.count; at += block) {
+    auto const n = std::min(block, where.count - at);
+    auto first   = true;
+    for (auto const* c : calls) {
+      auto const* const in = reinterpret_cast<T const*>(c->in.data()) + where.begin + at;
+      auto const value     = [in](std::size_t i) { return static_cast<accumulator>(in[i]); };
+      if (scaled) {
+        if constexpr (std::is_floating_point_v<accumulator>) {
+          if (c->factor == 0.0F) { continue; }  // exactly nothing, even from NaN
+          auto const factor = static_cast<accumulator>(c->factor);
+          for (std::size_t i = 0; i < n; ++i) {
+            sums[i] = first ? factor * value(i) : sums[i] + factor * value(i);
+          }
+        }
+      } else if (first) {
+        for (std::size_t i = 0; i < n; ++i) { sums[i] = value(i); }
+      } else if (op == reduction::max) {
+        for (std::size_t i = 0; i < n; ++i) {
+          sums[i] = gradlane::detail::greater_of(sums[i], value(i));
+        }
+      } else {
+        for (std::size_t i = 0; i < n; ++i) { sums[i] = gradlane::detail::add(sums[i], value(i)); }
+      }
+      first = false;
+    }
+    if (first) { sums.fill(accumulator{}); }
+    if constexpr (std::is_floating_point_v<accumulator>) {
+      if (op == reduction::average && !scaled) {
+        auto const ranks = static_cast<accumulator>(calls.size());
+        for (std::size_t i = 0; i < n; ++i) { sums[i] /= ranks; }
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) { rounded[i] = static_cast<T>(sums[i]); }
+    write(std::span<T const>{rounded.data(), n}, where.out_begin + at);
+  }
+}
+
+/// Copies `count` elements between views of one dtype; in place is no copy.
+inline void copy(const_buffer_view in,
+                 std::size_t in_begin,
+                 buffer_view out,
+                 std::size_t out_begin,
+                 std::size_t count) {
+  auto const* const from = in.data() + in_begin * size_of(in.type());
+  auto* const to         = out.data() + out_begin * size_of(out.type());
+  if (count > 0 && from != to) { std::memmove(to, from, count * size_of(in.type())); }
+}
+
+/// Does rank `rank`'s part of a collective; no two ranks' parts touch the same bytes.
+inline void do_part(calls_of_ranks calls, std::size_t rank) {
+  auto const size = calls.size();
+  auto& mine      = *calls[rank];
+  switch (mine.what) {
+    case operation::all_reduce:
+    case operation::all_reduce_scaled: {  // this rank's 1/W of the elements, to every rank
+      auto const count = mine.in.count();
+      auto const share = count / size;
+      auto const extra = count % size;
+      auto const begin = rank * share + std::min(rank, extra);
+      auto const n     = share + (rank < extra ? 1 : 0);
+      gradlane::detail::with_element(mine.in.type(), [&]<class T>(std::type_identity<T>) {
+        reduce<T>(calls, {begin, n, begin}, [&](std::span<T const> result, std::size_t at) {
+          for (auto const* c : calls) { copy(result, 0, c->out, at, result.size()); }
+        });
+      });
+      return;
+    }
+    case operation::reduce_scatter: {
+      auto const count = mine.out.count();
+      gradlane::detail::with_element(mine.in.type(), [&]<class T>(std::type_identity<T>) {
+        reduce<T>(calls, {rank * count, count, 0}, [&](std::span<T const> result, std::size_t at) {
+          copy(result, 0, mine.out, at, result.size());
+        });
+      });
+      return;
+    }
+    case operation::all_gather:
+      for (std::size_t r = 0; r < size; ++r) {
+        copy(calls[r]->in, 0, mine.out, r * mine.in.count(), mine.in.count());
+      }
+      return;
+    case operation::all_gather_v:
+      for (std::size_t r = 0, at = 0; r < size; at += mine.receive[r], ++r) {
+        copy(calls[r]->in, 0, mine.out, at, mine.receive[r]);
+      }
+      return;
+    case operation::broadcast:
+      copy(calls[static_cast<std::size_t>(mine.peer)]->in, 0, mine.out, 0, mine.out.count());
+      return;
+    case operation::all_to_all_v:
+      for (std::size_t r = 0, at = 0; r < size; at += mine.receive[r], ++r) {
+        auto const before = gradlane::detail::sum_of(std::span{calls[r]->send}.first(rank));
+        copy(calls[r]->in, before, mine.out, at, mine.receive[r]);
+      }
+      return;
+    case operation::send:
+    case operation::split:
+      return;
+    case operation::receive:  // the seats of a message: sender, receiver
+      copy(calls[0]->in, 0, mine.out, 0, mine.out.count());
+      return;
+  }
+}
+
+}  // namespace gradlane::local::detail
