@@ -4,9 +4,18 @@
 /// Everything of gradlane that needs neither CUDA nor MPI.
 
 // IWYU pragma: begin_exports
+#include <gradlane/buckets/parameter.hpp>
+#include <gradlane/buckets/plan.hpp>
+#include <gradlane/buckets/readiness.hpp>
 #include <gradlane/buffer_view.hpp>
+#include <gradlane/clip/coefficient.hpp>
+#include <gradlane/clip/policy.hpp>
+#include <gradlane/clip/report.hpp>
+#include <gradlane/clip/threshold.hpp>
+#include <gradlane/clip_allreduce.hpp>
 #include <gradlane/concepts.hpp>
 #include <gradlane/error.hpp>
+#include <gradlane/gradient_buckets.hpp>
 #include <gradlane/host/device.hpp>
 #include <gradlane/host/event.hpp>
 #include <gradlane/host/kernels.hpp>

@@ -32,7 +32,8 @@ using accumulator_t = typename accumulator<T>::type;
 template <class A>
 [[nodiscard]] constexpr A add(A a, A b) noexcept {
   if constexpr (std::is_integral_v<A>) {
-    using wide = std::conditional_t<(sizeof(A) < sizeof(unsigned)), unsigned, std::make_unsigned_t<A>>;
+    using wide =
+        std::conditional_t<(sizeof(A) < sizeof(unsigned)), unsigned, std::make_unsigned_t<A>>;
     return static_cast<A>(static_cast<wide>(a) + static_cast<wide>(b));
   } else {
     return a + b;

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/parameter.hpp>  // for parameter
+#include <gradlane/error.hpp>              // for contract_error, expects
+#include <gradlane/types.hpp>              // for dtype, is_floating, name_of, size_of
+
+#include <algorithm>      // for stable_sort
+#include <array>          // for array
+#include <bit>            // for has_single_bit
+#include <cstddef>        // for size_t
+#include <cstdint>        // for uint64_t
+#include <limits>         // for numeric_limits
+#include <numeric>        // for iota
+#include <optional>       // for optional
+#include <span>           // for span
+#include <string>         // for string, to_string
+#include <string_view>    // for string_view
+#include <unordered_map>  // for unordered_map
+#include <utility>        // for move
+#include <vector>         // for vector
+
+namespace gradlane {
+
+/// How parameters are gathered into buckets. All ranks give the same values.
+struct bucket_options {
+  std::size_t cap_bytes{std::size_t{25} << 20U};       ///< of a bucket; at least 1
+  std::size_t first_cap_bytes{std::size_t{1} << 20U};  ///< of the first, so that it starts early
+  std::size_t alignment_bytes{256};  ///< of each gradient in its bucket; a power of two, >= 8
+  std::size_t pad_to{1};             ///< bucket sizes are multiples of this many elements
+};
+
+/// Where a gradient lies: elements [offset, offset + count) of a bucket.
+struct bucket_slot {
+  std::size_t bucket{};
+  std::size_t offset{};
+  std::size_t count{};
+};
+
+/// One bucket: gradients of one dtype, reduced by one collective.
+struct bucket_layout {
+  dtype type{dtype::fp32};
+  std::size_t count{};                    ///< elements, with alignment gaps and padding
+  std::size_t payload{};                  ///< elements of gradients alone
+  std::size_t marks{};                    ///< ready() calls that complete it in a step
+  std::vector<std::size_t> parameters{};  ///< owners of the slots, in the order of their offsets
+};
+
+/// Assigns gradients to buckets in the order in which backward completes them.
+///
+/// The order is the reverse of the forward order given, or one that was observed. Each dtype fills
+/// buckets of its own; a bucket is closed when the next gradient would exceed the cap, so one
+/// larger than the cap stands alone. Buckets are numbered in the order of their completion. Tied
+/// parameters share the slot of the one they are tied to, complete at the last mark of them all.
+/// Frozen and empty parameters have no slot. Pure: equal input gives an equal plan on all ranks.
+class bucket_plan {
+ public:
+  /// @param parameters  in forward order.
+  /// @throws contract_error for an empty or repeated name, a dtype that is not floating, no uses,
+  ///   a tie to an unknown, tied or different parameter, sizes that overflow, bad options.
+  explicit bucket_plan(std::vector<parameter> parameters, bucket_options options = {})
+      : parameters_{std::move(parameters)}, options_{options} {
+    check_options();
+    check_parameters();
+    build(reverse_order());
+  }
+
+  /// The same parameters and options, in an order that was observed.
+  /// @param completion_order  every parameter that owns a slot, once.
+  /// @throws contract_error where it is not that.
+  [[nodiscard]] bucket_plan reordered(std::span<std::size_t const> completion_order) const {
+    auto seen       = std::vector<bool>(parameters_.size());
+    auto const owns = [&](std::size_t i) {
+      return i < parameters_.size() && slots_[i] && owners_[i] == i;
+    };
+    for (auto const owner : completion_order) {
+      expects(owns(owner) && !seen[owner],
+              "bucket_plan: a completion order names each parameter that owns a slot once");
+      seen[owner] = true;
+    }
+    expects(completion_order.size() == slot_owners(),
+            "bucket_plan: a completion order names every parameter that owns a slot");
+    auto copy = *this;
+    copy.build(completion_order);
+    return copy;
+  }
+
+  [[nodiscard]] std::span<parameter const> parameters() const noexcept { return parameters_; }
+  [[nodiscard]] std::span<bucket_layout const> buckets() const noexcept { return buckets_; }
+  [[nodiscard]] bucket_options const& options() const noexcept { return options_; }
+
+  /// Elements of all gradients, tied ones once.
+  [[nodiscard]] std::size_t payload() const noexcept {
+    auto sum = std::size_t{0};
+    for (auto const& bucket : buckets_) { sum += bucket.payload; }
+    return sum;
+  }
+
+  /// How many parameters own a slot.
+  [[nodiscard]] std::size_t slot_owners() const noexcept {
+    auto sum = std::size_t{0};
+    for (auto const& bucket : buckets_) { sum += bucket.parameters.size(); }
+    return sum;
+  }
+
+  /// The slot of a parameter: none for frozen and empty ones, the owner's for tied ones.
+  /// @throws contract_error for an index that no parameter has.
+  [[nodiscard]] std::optional<bucket_slot> const& slot(std::size_t parameter) const {
+    check_index(parameter);
+    return slots_[parameter];
+  }
+
+  /// The parameter whose slot `parameter` uses: itself unless it is tied.
+  [[nodiscard]] std::size_t owner(std::size_t parameter) const {
+    check_index(parameter);
+    return owners_[parameter];
+  }
+
+  /// @throws contract_error for a name that no parameter has.
+  [[nodiscard]] std::size_t index_of(std::string_view name) const {
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      if (parameters_[i].name == name) { return i; }
+    }
+    throw contract_error{"bucket_plan: no parameter is named '" + std::string{name} + "'"};
+  }
+
+  /// @throws contract_error, naming the index and the count, for an index that no parameter has.
+  void check_index(std::size_t parameter) const {
+    if (parameter >= parameters_.size()) {
+      throw contract_error{"bucket_plan: parameter " + std::to_string(parameter) +
+                           " does not exist; there are " + std::to_string(parameters_.size())};
+    }
+  }
+
+  /// What ranks must agree on for one parameter, as a line to compare and to show.
+  [[nodiscard]] std::string signature(std::size_t parameter) const {
+    check_index(parameter);
+    auto const& p = parameters_[parameter];
+    auto text     = "'" + p.name + "' " + std::to_string(p.count) + " x " +
+                std::string{name_of(p.type)} + ", uses " + std::to_string(p.uses);
+    if (!p.trainable) { text += ", frozen"; }
+    if (!p.tied_to.empty()) { text += ", tied to '" + p.tied_to + "'"; }
+    return text;
+  }
+
+  /// The caps, alignment and padding, as text.
+  [[nodiscard]] std::string describe_options() const {
+    return "cap " + std::to_string(options_.cap_bytes) + " B, first cap " +
+           std::to_string(options_.first_cap_bytes) + " B, alignment " +
+           std::to_string(options_.alignment_bytes) + " B, padded to a multiple of " +
+           std::to_string(options_.pad_to);
+  }
+
+  /// 64-bit FNV-1a over all signatures, slots, the options and `policy`.
+  [[nodiscard]] std::uint64_t hash(std::string_view policy = {}) const {
+    constexpr auto prime = std::uint64_t{0x100000001B3};
+    auto value           = std::uint64_t{0xCBF29CE484222325};
+    auto const feed      = [&](std::string_view text) {
+      for (auto const c : text) { value = (value ^ static_cast<unsigned char>(c)) * prime; }
+      value = (value ^ 0xFFU) * prime;  // an end mark: "ab","c" differs from "a","bc"
+    };
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      feed(signature(i));
+      if (auto const& s = slots_[i]) {
+        feed(std::to_string(s->bucket) + ":" + std::to_string(s->offset));
+      }
+    }
+    feed(describe_options());
+    feed(policy);
+    return value;
+  }
+
+  /// A table of the buckets for people.
+  [[nodiscard]] std::string describe() const {
+    auto text = "bucket_plan: " + std::to_string(buckets_.size()) + " buckets, " +
+                std::to_string(parameters_.size()) + " parameters, " + std::to_string(payload()) +
+                " elements (" + describe_options() + ")\n";
+    for (auto b = std::size_t{0}; b < buckets_.size(); ++b) {
+      auto const& bucket = buckets_[b];
+      text += "  bucket " + std::to_string(b) + ": " + std::to_string(bucket.payload) + " x " +
+              std::string{name_of(bucket.type)} + ", " +
+              std::to_string(bucket.count * size_of(bucket.type)) + " B, " + name_list(b) + "\n";
+    }
+    return text;
+  }
+
+  /// The parameters of a bucket, for messages: "'a'" or "'a' ... 'z' (5 parameters)".
+  [[nodiscard]] std::string name_list(std::size_t bucket) const {
+    auto const& held = buckets_.at(bucket).parameters;
+    auto text        = "'" + parameters_[held.front()].name + "'";
+    if (held.size() > 1) {
+      text += " ... '" + parameters_[held.back()].name + "' (" + std::to_string(held.size()) +
+              " parameters)";
+    }
+    return text;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
+    return (value + multiple - 1) / multiple * multiple;
+  }
+
+  void check_options() const {
+    expects(options_.cap_bytes > 0 && options_.first_cap_bytes > 0,
+            "bucket_plan: cap_bytes and first_cap_bytes must be at least 1");
+    expects(std::has_single_bit(options_.alignment_bytes) && options_.alignment_bytes >= 8,
+            "bucket_plan: alignment_bytes must be a power of two and at least 8");
+    expects(options_.pad_to > 0, "bucket_plan: pad_to must be at least 1");
+  }
+
+  /// Fills owners_ too.
+  void check_parameters() {
+    auto index           = std::unordered_map<std::string_view, std::size_t>{};
+    constexpr auto limit = std::numeric_limits<std::size_t>::max() >> 8U;
+    auto total           = std::size_t{0};
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      auto const& p   = parameters_[i];
+      auto const fail = [&](std::string const& what) {
+        throw contract_error{"bucket_plan: parameter " + std::to_string(i) + " '" + p.name + "' " +
+                             what};
+      };
+      if (p.name.empty()) { fail("has no name"); }
+      if (auto const [other, fresh] = index.emplace(p.name, i); !fresh) {
+        fail("has the same name as parameter " + std::to_string(other->second));
+      }
+      if (!is_floating(p.type)) {
+        fail("is " + std::string{name_of(p.type)} + "; gradients are fp32, fp64, bf16 or fp16");
+      }
+      if (p.uses == 0) { fail("has uses 0; say trainable = false where no gradient comes"); }
+      if (p.count > limit - total) { fail("makes the sum of all counts overflow"); }
+      total += p.count;
+    }
+    owners_.resize(parameters_.size());
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      owners_[i] = parameters_[i].tied_to.empty() ? i : owner_of_tie(parameters_[i], index);
+    }
+  }
+
+  [[nodiscard]] std::size_t owner_of_tie(
+      parameter const& p, std::unordered_map<std::string_view, std::size_t> const& index) const {
+    auto const fail = [&](std::string const& what) {
+      throw contract_error{"bucket_plan: '" + p.name + "' is tied to '" + p.tied_to + "', " + what};
+    };
+    auto const found = index.find(p.tied_to);
+    if (found == index.end()) { fail("which does not exist"); }
+    auto const& other = parameters_[found->second];
+    if (!other.tied_to.empty()) { fail("which is tied itself; tie all to one parameter"); }
+    if (other.count != p.count || other.type != p.type || other.trainable != p.trainable) {
+      fail("which differs in count, dtype or trainable");
+    }
+    return found->second;
+  }
+
+  /// Slot owners by the reverse of the forward order; tied ones stand where their first use in
+  /// forward does, since backward completes them there.
+  [[nodiscard]] std::vector<std::size_t> reverse_order() const {
+    auto order = std::vector<std::size_t>{};
+    auto seen  = std::vector<bool>(parameters_.size());
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      auto const& p = parameters_[i];
+      if (seen[owners_[i]] || !p.trainable || p.count == 0) { continue; }
+      seen[owners_[i]] = true;
+      order.push_back(owners_[i]);
+    }
+    return {order.rbegin(), order.rend()};
+  }
+
+  void build(std::span<std::size_t const> completion_order) {
+    buckets_.clear();
+    slots_.assign(parameters_.size(), std::nullopt);
+    auto open      = std::array<std::optional<std::size_t>, 4>{};  // by dtype: index of a bucket
+    auto completed = std::vector<std::size_t>{};  // by bucket: position of its last gradient
+    for (auto position = std::size_t{0}; position < completion_order.size(); ++position) {
+      auto const owner = completion_order[position];
+      auto const& p    = parameters_[owner];
+      auto const width = size_of(p.type);
+      auto& current    = open.at(static_cast<std::size_t>(p.type));
+      auto offset      = std::size_t{0};
+      if (current) {
+        auto const cap = *current == 0 ? options_.first_cap_bytes : options_.cap_bytes;
+        offset         = round_up(buckets_[*current].count, options_.alignment_bytes / width);
+        if ((offset + p.count) * width > cap) { current.reset(); }
+      }
+      if (!current) {
+        current = buckets_.size();
+        offset  = 0;
+        buckets_.push_back({.type = p.type});
+        completed.push_back(position);
+      }
+      auto& bucket = buckets_[*current];
+      bucket.count = offset + p.count;
+      bucket.payload += p.count;
+      bucket.parameters.push_back(owner);
+      completed[*current] = position;
+      slots_[owner]       = bucket_slot{.bucket = *current, .offset = offset, .count = p.count};
+    }
+    number_by_completion(completed);
+    for (auto& bucket : buckets_) { bucket.count = round_up(bucket.count, options_.pad_to); }
+    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
+      slots_[i] = slots_[owners_[i]];
+      if (slots_[i]) { buckets_[slots_[i]->bucket].marks += parameters_[i].uses; }
+    }
+  }
+
+  void number_by_completion(std::span<std::size_t const> completed) {
+    auto order = std::vector<std::size_t>(buckets_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return completed[a] < completed[b];
+    });
+    auto sorted = std::vector<bucket_layout>{};
+    for (auto const old : order) {
+      for (auto const owner : buckets_[old].parameters) { slots_[owner]->bucket = sorted.size(); }
+      sorted.push_back(std::move(buckets_[old]));
+    }
+    buckets_ = std::move(sorted);
+  }
+
+  std::vector<parameter> parameters_;
+  bucket_options options_;
+  std::vector<std::size_t> owners_;                // by parameter
+  std::vector<std::optional<bucket_slot>> slots_;  // by parameter
+  std::vector<bucket_layout> buckets_;
+};
+
+}  // namespace gradlane

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/plan.hpp>    // for bucket_plan
+#include <gradlane/clip/threshold.hpp>  // for threshold_policy, equal, adaptive, check_bound
+#include <gradlane/detail/to_text.hpp>  // for to_text
+
+#include <concepts>     // for same_as
+#include <cstdint>      // for uint8_t
+#include <limits>       // for numeric_limits
+#include <string>       // for string
+#include <type_traits>  // for is_same_v
+#include <utility>      // for move
+#include <vector>       // for vector
+
+namespace gradlane {
+
+/// What a clip policy measures, and so when it can act.
+enum class clip_scope : std::uint8_t {
+  none,          ///< nothing
+  local_bucket,  ///< this rank's norm of each bucket, before its reduction
+  local_total,   ///< this rank's norm of the whole gradient, before any reduction
+  reduced_total  ///< the norm of the whole reduced gradient
+};
+
+/// W ranks, gradient g_r on rank r, buckets b = 1..B; clip(x, t) = x · min(1, t / ‖x‖₂).
+///
+/// `scope` fixes the algorithm; `bounds(plan)` gives one bound per bucket for local_bucket and one
+/// bound otherwise; `describe()` states the formula.
+template <class C>
+concept clip_policy = requires(C const& c, bucket_plan const& plan) {
+  { C::scope } -> std::same_as<clip_scope const&>;
+  { c.bounds(plan) } -> std::same_as<std::vector<double>>;
+  { c.describe() } -> std::same_as<std::string>;
+};
+
+namespace clip {
+
+/// mean_r g_r. Overlaps fully.
+struct none {
+  static constexpr auto scope = clip_scope::none;
+  [[nodiscard]] static std::vector<double> bounds(bucket_plan const& /*plan*/) {
+    return {std::numeric_limits<double>::infinity()};
+  }
+  [[nodiscard]] static std::string describe() { return "none: mean_r g_r"; }
+};
+
+/// clip(mean_r g_r, c): the usual "clip by global norm". Overlaps fully.
+///
+/// The norm is accumulated bucket by bucket as reductions finish. With `in_place` the gradients are
+/// multiplied in one pass at the end; without, the factor is left in step_status::coefficient for
+/// the optimizer to fold in.
+struct after {
+  double max_norm;  ///< c
+  bool in_place{true};
+
+  static constexpr auto scope = clip_scope::reduced_total;
+  [[nodiscard]] std::vector<double> bounds(bucket_plan const& /*plan*/) const {
+    detail::check_bound(max_norm, "clip::after");
+    return {max_norm};
+  }
+  [[nodiscard]] std::string describe() const {
+    return "after: clip(mean_r g_r, c), c = " + detail::to_text(max_norm) +
+           (in_place ? "" : ", coefficient left to the optimizer");
+  }
+};
+
+/// mean_r clip(g_r, c). No overlap: it needs the whole local gradient first.
+struct before {
+  double max_norm;  ///< c
+
+  static constexpr auto scope = clip_scope::local_total;
+  [[nodiscard]] std::vector<double> bounds(bucket_plan const& /*plan*/) const {
+    detail::check_bound(max_norm, "clip::before");
+    return {max_norm};
+  }
+  [[nodiscard]] std::string describe() const {
+    return "before: mean_r clip(g_r, c), c = " + detail::to_text(max_norm);
+  }
+};
+
+/// For each bucket b: mean_r clip(g_{r,b}, t_b). Overlaps fully.
+///
+/// The number of buckets and the plan are part of the algorithm.
+/// Source: Kim et al. 2024, arXiv 2402.02447 ("bucket-wise gradient clipping before all-reduce").
+template <threshold_policy Threshold>
+struct bucketwise {
+  Threshold threshold;
+
+  static constexpr auto scope = clip_scope::local_bucket;
+  [[nodiscard]] std::vector<double> bounds(bucket_plan const& plan) const {
+    return threshold.values(plan);
+  }
+  [[nodiscard]] std::string describe() const {
+    return "bucketwise: for each b mean_r clip(g_{r,b}, t_b), " + threshold.describe();
+  }
+};
+
+template <class Threshold>
+bucketwise(Threshold) -> bucketwise<Threshold>;
+
+}  // namespace clip
+
+/// Where the division by the number of ranks happens; it matters to 16-bit gradients only.
+///
+/// With W ranks of fp16: `before` underflows below W · 6e-8, `after` overflows above 65504 / W,
+/// `split` (1/√W on each side) keeps the middle. For `none` and `after` clipping, `before` is the
+/// communicator's own average, which reduces with more than 16 bits where it can.
+enum class divide : std::uint8_t { before, after, split };
+
+namespace average {
+
+/// Σ_r x_r.
+struct none {
+  [[nodiscard]] static std::string describe() { return "none: sum over ranks"; }
+};
+
+/// Σ_r x_r / W.
+struct ranks {
+  divide placement{divide::before};
+  [[nodiscard]] std::string describe() const {
+    switch (placement) {
+      case divide::before:
+        return "ranks: 1/W with the sum";
+      case divide::after:
+        return "ranks: 1/W after the sum";
+      case divide::split:
+        return "ranks: 1/sqrt(W) before and after the sum";
+    }
+    return "";
+  }
+};
+
+/// Σ_r w_r x_r / Σ_r w_r, w_r ≥ 0 given to begin() each step, such as the tokens of the rank.
+///
+/// A rank of weight 0 contributes nothing, whatever its buffers hold; if all weights are 0 the
+/// result is 0. With `by_ranks` the divisor is W. One all-reduce of 16 bytes a step.
+struct weighted {
+  bool by_ranks{false};
+  [[nodiscard]] std::string describe() const {
+    return by_ranks ? "weighted: sum_r w_r x_r / W" : "weighted: sum_r w_r x_r / sum_r w_r";
+  }
+};
+
+}  // namespace average
+
+/// What to do about Inf and NaN in a gradient. They reach every rank through the reduction itself:
+/// a bucket whose local norm is not finite gets the coefficient NaN, which makes all of it NaN.
+namespace non_finite {
+
+/// They stay in the result.
+struct propagate {
+  static constexpr bool detects = false;
+  [[nodiscard]] static std::string describe() { return "propagate"; }
+};
+
+/// All ranks agree to skip the step: step_status::skip, on the device, tells the optimizer.
+struct skip {
+  static constexpr bool detects = true;
+  [[nodiscard]] static std::string describe() { return "skip"; }
+};
+
+/// As skip, and sync_report() throws non_finite_error naming bucket, parameter and offset.
+struct fail {
+  static constexpr bool detects = true;
+  [[nodiscard]] static std::string describe() { return "fail"; }
+};
+
+}  // namespace non_finite
+
+/// How a bucket is multiplied by its coefficient.
+namespace scaling {
+
+/// In the reduction where the communicator can (capabilities.premultiplied_sum), else in place.
+struct automatic {};
+
+/// In the reduction: the bucket is never rewritten. Needs capabilities.premultiplied_sum.
+struct premultiplied {};
+
+/// By one pass over the bucket before the reduction.
+struct in_place {};
+
+}  // namespace scaling
+
+}  // namespace gradlane
