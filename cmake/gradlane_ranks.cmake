@@ -10,9 +10,10 @@ function(gradlane_mpiexec variable ranks target)
   )
 endfunction()
 
-# gradlane_add_ranks_test(<name> <ranks> <target>): a test that passes when all ranks return 0.
+# gradlane_add_ranks_test(<name> <ranks> <target>): a test that passes when all ranks return 0. It
+# finds <ranks> in the environment too, to tell an mpiexec that starts n worlds of one rank.
 function(gradlane_add_ranks_test name ranks target)
   gradlane_mpiexec(command ${ranks} ${target})
   add_test(NAME ${name} COMMAND ${command})
-  set_tests_properties(${name} PROPERTIES PROCESSORS ${ranks})
+  set_tests_properties(${name} PROPERTIES PROCESSORS ${ranks} ENVIRONMENT GRADLANE_TEST_RANKS=${ranks})
 endfunction()

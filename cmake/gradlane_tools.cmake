@@ -26,3 +26,20 @@ if(GRADLANE_SANITIZE)
     endif()
   endif()
 endif()
+
+# gradlane_find_mpi(): finds MPI, if there is one, and says so where it is not the one we test with.
+macro(gradlane_find_mpi)
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C interface only
+  find_package(MPI COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    file(STRINGS ${MPI_CXX_HEADER_DIR}/mpi.h gradlane_mpich REGEX "define MPICH_VERSION")
+    if(NOT gradlane_mpich)
+      message(
+        WARNING
+          "The MPI found is not MPICH, the only one that gradlane is tested with. Where MPICH is "
+          "installed too, choose it: -DMPI_CXX_COMPILER=mpicxx.mpich "
+          "-DMPIEXEC_EXECUTABLE=/usr/bin/mpiexec.mpich"
+      )
+    endif()
+  endif()
+endmacro()
