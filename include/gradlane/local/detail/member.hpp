@@ -53,6 +53,7 @@ class member {
     made->peer = peer;
     made->send.clear();
     made->receive.clear();
+    made->op          = reduction::sum;
     made->coefficient = nullptr;
     made->factor      = 1.0F;
     made->deadline    = deadline_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/detail/collective.hpp>    // for operation, sum_of
-#include <gradlane/detail/combine.hpp>       // for accumulator_t, add, greater_of, with_element
-#include <gradlane/local/detail/call.hpp>    // for call
-#include <gradlane/types.hpp>                // for element, is_floating, reduction, size_of
+#include <gradlane/detail/collective.hpp>  // for operation, sum_of
+#include <gradlane/detail/combine.hpp>     // for accumulator_t, add, greater_of, with_element
+#include <gradlane/local/detail/call.hpp>  // for call
+#include <gradlane/types.hpp>              // for element, is_floating, reduction, size_of
 
 #include <algorithm>    // for min
 #include <array>        // for array
@@ -19,6 +19,17 @@ namespace gradlane::local::detail {
 /// The calls of all ranks, by rank.
 using calls_of_ranks = std::span<call* const>;
 
+/// Copies `count` elements between views of one dtype; in place is no copy.
+inline void copy(const_buffer_view in,
+                 std::size_t in_begin,
+                 buffer_view out,
+                 std::size_t out_begin,
+                 std::size_t count) {
+  auto const* const from = in.data() + in_begin * size_of(in.type());
+  auto* const to         = out.data() + out_begin * size_of(out.type());
+  if (count > 0 && from != to) { std::memmove(to, from, count * size_of(in.type())); }
+}
+
 /// Elements of `in` to reduce, and where they go in `out`.
 struct part {
   std::size_t begin;
@@ -26,9 +37,9 @@ struct part {
   std::size_t out_begin;
 };
 
-/// result = Σ or max over ranks 0, 1, …, W-1 in this order, rounded once at the end.
-template <element T, class Write>
-void reduce(calls_of_ranks calls, part where, Write write) {
+/// To each destination: Σ or max over ranks 0, 1, …, W-1 in this order, rounded once at the end.
+template <element T>
+void reduce(calls_of_ranks calls, part where, calls_of_ranks destinations) {
   using accumulator           = gradlane::detail::accumulator_t<T>;
   constexpr std::size_t block = 512;
   auto const op               = calls[0]->op;
@@ -62,25 +73,22 @@ void reduce(calls_of_ranks calls, part where, Write write) {
     }
     if (first) { sums.fill(accumulator{}); }
     if constexpr (std::is_floating_point_v<accumulator>) {
-      if (op == reduction::average && !scaled) {
+      if (op == reduction::average) {
         auto const ranks = static_cast<accumulator>(calls.size());
         for (std::size_t i = 0; i < n; ++i) { sums[i] /= ranks; }
       }
     }
     for (std::size_t i = 0; i < n; ++i) { rounded[i] = static_cast<T>(sums[i]); }
-    write(std::span<T const>{rounded.data(), n}, where.out_begin + at);
+    for (auto const* c : destinations) {
+      copy(std::span<T const>{rounded.data(), n}, 0, c->out, where.out_begin + at, n);
+    }
   }
 }
 
-/// Copies `count` elements between views of one dtype; in place is no copy.
-inline void copy(const_buffer_view in,
-                 std::size_t in_begin,
-                 buffer_view out,
-                 std::size_t out_begin,
-                 std::size_t count) {
-  auto const* const from = in.data() + in_begin * size_of(in.type());
-  auto* const to         = out.data() + out_begin * size_of(out.type());
-  if (count > 0 && from != to) { std::memmove(to, from, count * size_of(in.type())); }
+inline void reduce(calls_of_ranks calls, part where, calls_of_ranks destinations) {
+  gradlane::detail::with_element(calls[0]->in.type(), [&]<class T>(std::type_identity<T>) {
+    reduce<T>(calls, where, destinations);
+  });
 }
 
 /// Does rank `rank`'s part of a collective; no two ranks' parts touch the same bytes.
@@ -95,20 +103,12 @@ inline void do_part(calls_of_ranks calls, std::size_t rank) {
       auto const extra = count % size;
       auto const begin = rank * share + std::min(rank, extra);
       auto const n     = share + (rank < extra ? 1 : 0);
-      gradlane::detail::with_element(mine.in.type(), [&]<class T>(std::type_identity<T>) {
-        reduce<T>(calls, {begin, n, begin}, [&](std::span<T const> result, std::size_t at) {
-          for (auto const* c : calls) { copy(result, 0, c->out, at, result.size()); }
-        });
-      });
+      reduce(calls, {begin, n, begin}, calls);
       return;
     }
     case operation::reduce_scatter: {
       auto const count = mine.out.count();
-      gradlane::detail::with_element(mine.in.type(), [&]<class T>(std::type_identity<T>) {
-        reduce<T>(calls, {rank * count, count, 0}, [&](std::span<T const> result, std::size_t at) {
-          copy(result, 0, mine.out, at, result.size());
-        });
-      });
+      reduce(calls, {rank * count, count, 0}, calls.subspan(rank, 1));
       return;
     }
     case operation::all_gather:

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Replaces operator new, so that a test can count what is allocated, by any thread. For one
+// source file of a program.
+
+#include <atomic>   // for atomic
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint64_t
+#include <cstdlib>  // for aligned_alloc, free, malloc
+#include <new>      // for align_val_t, bad_alloc
+
+namespace gradlane::test {
+
+inline std::atomic<std::uint64_t> allocation_counter{0};
+
+/// Allocations by operator new so far, of all threads.
+[[nodiscard]] inline std::uint64_t allocations() noexcept {
+  return allocation_counter.load(std::memory_order_relaxed);
+}
+
+[[nodiscard]] inline void* counted(void* memory) {
+  allocation_counter.fetch_add(1, std::memory_order_relaxed);
+  if (memory == nullptr) { throw std::bad_alloc{}; }
+  return memory;
+}
+
+[[nodiscard]] inline void* counted_aligned(std::size_t size, std::align_val_t alignment) {
+  auto const step = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(step, (size + step - 1) / step * step));
+}
+
+}  // namespace gradlane::test
+
+void* operator new(std::size_t size) {
+  return gradlane::test::counted(std::malloc(size == 0 ? 1 : size));
+}
+void* operator new[](std::size_t size) {
+  return gradlane::test::counted(std::malloc(size == 0 ? 1 : size));
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return gradlane::test::counted_aligned(size, alignment);
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return gradlane::test::counted_aligned(size, alignment);
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
