@@ -55,9 +55,9 @@ struct world_state {
   script const plan;
   std::vector<std::atomic<std::uint64_t>> calls;  // made so far, by rank
 
-  std::mutex mutex;                           // guards what follows
-  std::vector<std::weak_ptr<group>> groups;   // every group ever made
-  failure aborted;                            // by world::abort
+  std::mutex mutex;                          // guards what follows
+  std::vector<std::weak_ptr<group>> groups;  // every group ever made
+  failure aborted;                           // by world::abort
 };
 
 /// The place where the ranks of one communicator meet.
@@ -70,7 +70,10 @@ class group {
  public:
   /// @param members  the world ranks of ranks 0, 1, …
   group(std::shared_ptr<world_state> world, std::vector<int> members)
-      : world_{std::move(world)}, members_{std::move(members)}, left_(members_.size(), false) {}
+      : world_{std::move(world)}, members_{std::move(members)}, left_(members_.size(), false) {
+    constexpr std::size_t open_at_once = 8;
+    for (std::size_t i = 0; i < open_at_once; ++i) { add_meeting(); }
+  }
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int world_rank(int rank) const noexcept {
@@ -95,10 +98,9 @@ class group {
     auto const until = deadline_of(mine);
     auto lock        = std::unique_lock{mutex_};
     if (failure_) { failure_.raise(); }
-    auto& here = meeting_of(rank, mine);
-    auto const seat =
-        here.is_message() ? std::size_t{mine.what == operation::receive}
-                          : static_cast<std::size_t>(rank);
+    auto& here      = meeting_of(rank, mine);
+    auto const seat = here.is_message() ? std::size_t{mine.what == operation::receive}
+                                        : static_cast<std::size_t>(rank);
     wait_for_turn(lock, here, seat, mine, until);
     arrive(here, seat, rank, mine);
     if (!wait(here.changed, lock, until, [&] { return here.complete || failure_; })) {
@@ -142,7 +144,7 @@ class group {
 
   /// No call of this rank comes any more: whoever waits for one, now or later, is told.
   void leave(int rank) noexcept {
-    auto const lock                        = std::scoped_lock{mutex_};
+    auto const lock                       = std::scoped_lock{mutex_};
     left_[static_cast<std::size_t>(rank)] = true;
     for (auto const& m : meetings_) { fail_if_deserted(*m); }
   }
@@ -188,6 +190,12 @@ class group {
     return true;
   }
 
+  meeting* add_meeting() {
+    auto* const made = meetings_.emplace_back(std::make_unique<meeting>()).get();
+    made->calls.reserve(members_.size() + 2);
+    return made;
+  }
+
   /// The meeting that the call belongs to, opened by the first to arrive.
   [[nodiscard]] meeting& meeting_of(int rank, call const& c) {
     auto const message = gradlane::detail::is_point_to_point(c.what);
@@ -198,10 +206,7 @@ class group {
       if (m->in_use && m->from == from && m->to == to && m->sequence == c.sequence) { return *m; }
       if (!m->in_use) { unused = m.get(); }
     }
-    if (unused == nullptr) {
-      unused = meetings_.emplace_back(std::make_unique<meeting>()).get();
-      unused->calls.reserve(members_.size() + 2);
-    }
+    if (unused == nullptr) { unused = add_meeting(); }
     unused->calls.assign(message ? 2 : members_.size(), nullptr);
     unused->from     = from;
     unused->to       = to;
@@ -241,7 +246,7 @@ class group {
       auto const* const other = here.calls[s];
       if (other == nullptr) {
         ++missing;
-      } else if (!fit(mine, *other)) {
+      } else if (other != &mine && !fit(mine, *other)) {
         fail_locked(failure::of<mismatch_error>(
             "rank " + std::to_string(here.rank_of(s)) + " calls " + describe(*other) + ", rank " +
                 std::to_string(rank) + " calls " + describe(mine) + " as " + here.name() +

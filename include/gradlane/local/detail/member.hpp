@@ -114,13 +114,22 @@ class member {
 
   [[nodiscard]] call* take() {
     auto const lock = std::scoped_lock{mutex_};
-    if (free_.empty()) {
-      free_.reserve(calls_.size() + 1);
-      free_.push_back(calls_.emplace_back(std::make_unique<call>()).get());
-    }
+    if (free_.empty()) { add_calls(); }
     auto* const taken = free_.back();
     free_.pop_back();
     return taken;
+  }
+
+  void add_calls() {
+    constexpr std::size_t batch = 32;
+    calls_.reserve(calls_.size() + batch);
+    free_.reserve(calls_.size() + batch);
+    for (std::size_t i = 0; i < batch; ++i) {
+      auto* const made = calls_.emplace_back(std::make_unique<call>()).get();
+      made->send.reserve(sent_.size());
+      made->receive.reserve(sent_.size());
+      free_.push_back(made);
+    }
   }
 
   std::shared_ptr<group> group_;
