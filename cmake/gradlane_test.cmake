@@ -46,7 +46,6 @@ function(gradlane_test path)
 
   if(NOT TARGET ${name})
     add_executable(${name} ${gradlane_tests_dir}/${path})
-    target_include_directories(${name} PRIVATE ${gradlane_tests_dir})
     target_compile_definitions(${name} PRIVATE _GLIBCXX_ASSERTIONS)
     gradlane_warnings(${name})
     if(needs_mpi)
