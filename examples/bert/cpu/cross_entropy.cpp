@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cross_entropy.hpp"
+
+#include "vector_math.hpp"  // for exp_fast
+
+#include <gradlane/types.hpp>  // for bf16
+
+#include <cmath>  // for log
+
+namespace bert::cpu {
+
+template <class Value>
+typename cross_entropy_operations<Value>::entropy cross_entropy_operations<Value>::cross_entropy(
+    out logits,
+    std::span<float const> bias,
+    std::span<std::int32_t const> labels,
+    std::span<float> lse) {
+  rows_.resize(labels.size());
+  for_parts(on_, labels.size(), [&](std::size_t first, std::size_t last, std::size_t) {
+    auto const* b = bias.data();
+    for (auto i = first; i < last; ++i) {
+      auto* row    = logits.row(i);
+      auto largest = static_cast<float>(row[0]) + b[0];
+#pragma omp simd reduction(max : largest)
+      for (std::size_t j = 0; j < logits.cols; ++j) {
+        row[j]           = Value{static_cast<float>(row[j]) + b[j]};
+        auto const value = static_cast<float>(row[j]);
+        largest          = value > largest ? value : largest;
+      }
+      auto sum = 0.0F;
+#pragma omp simd reduction(+ : sum)
+      for (std::size_t j = 0; j < logits.cols; ++j) {
+        sum += exp_fast(static_cast<float>(row[j]) - largest);
+      }
+      auto const log_sum = largest + std::log(sum);
+      auto const hit     = static_cast<float>(row[labels[i]]);
+      lse[i]             = log_sum;
+      rows_[i].loss      = static_cast<double>(log_sum - hit);
+      rows_[i].correct   = hit == largest ? 1 : 0;
+    }
+  });
+  auto total = entropy{};
+  for (auto const& row : rows_) {
+    total.loss += row.loss;
+    total.correct += row.correct;
+  }
+  return total;
+}
+
+template <class Value>
+void cross_entropy_operations<Value>::cross_entropy_gradient(out logits,
+                                                             std::span<std::int32_t const> labels,
+                                                             std::span<float const> lse,
+                                                             double scale) const {
+  for_parts(on_, labels.size(), [&](std::size_t first, std::size_t last, std::size_t) {
+    auto const factor = static_cast<float>(scale);
+    for (auto i = first; i < last; ++i) {
+      auto* row        = logits.row(i);
+      auto const shift = lse[i];
+      auto const label = static_cast<std::size_t>(labels[i]);
+      auto const hit   = exp_fast(static_cast<float>(row[label]) - shift);
+#pragma omp simd
+      for (std::size_t j = 0; j < logits.cols; ++j) {
+        row[j] = Value{factor * exp_fast(static_cast<float>(row[j]) - shift)};
+      }
+      row[label] = Value{factor * (hit - 1.0F)};
+    }
+  });
+}
+
+template class cross_entropy_operations<float>;
+template class cross_entropy_operations<gradlane::bf16>;
+
+}  // namespace bert::cpu
