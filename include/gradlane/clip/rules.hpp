@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/clip/coefficient.hpp>  // for loss_scaling
+#include <gradlane/clip/policy.hpp>       // for average, clip_scope, divide, non_finite, scaling
+#include <gradlane/clip/threshold.hpp>    // for adaptive
+#include <gradlane/concepts.hpp>          // for timeout
+#include <gradlane/types.hpp>             // for reduction
+
+#include <chrono>       // for minutes
+#include <cmath>        // for sqrt
+#include <type_traits>  // for is_same_v
+
+namespace gradlane {
+
+/// What a pipeline is told beyond its policies. All ranks give the same values.
+struct pipeline_options {
+  /// S, in device memory, or null: gradients hold S·g. Read during a step; change it between.
+  float const* loss_scale{nullptr};
+  /// Divide by S: before the reduction, and for clip::after together with its coefficient. Without,
+  /// results stay multiplied by S, as 16-bit reductions of small gradients need.
+  bool unscale{true};
+  /// For the checks across ranks when the pipeline is made and when the order is learned.
+  timeout construction_deadline{std::chrono::minutes{5}};
+};
+
+namespace detail {
+
+/// What the policies of a pipeline come to, as plain numbers: the machinery branches on these, so
+/// that it is compiled once for a device and a communicator, whatever the policies.
+struct pipeline_rules {
+  clip_scope scope{clip_scope::none};
+  bool applies_late{false};     ///< clip::after multiplies in a last pass
+  double adaptive_factor{0.0};  ///< threshold::adaptive; 0: the bounds are fixed
+  double adaptive_decay{-1.0};
+  bool agrees_on_averages{false};
+  bool weighted{false};
+  double share{1.0};           ///< this rank's part in the average before the reduction
+  double weight_divisor{0.0};  ///< of average::weighted; 0: the sum of the weights
+  float post{1.0F};            ///< factor after the reduction
+  bool scales{false};          ///< buckets are multiplied by a coefficient before the reduction
+  bool in_reduction{false};    ///< ... by the communicator
+  reduction operation{reduction::sum};
+  bool detects{false};  ///< Inf and NaN skip the step
+  loss_scaling loss{};
+  loss_scaling loss_before{};  ///< as coefficients before the reduction see it
+
+  [[nodiscard]] bool measures_locally() const noexcept {
+    return scope == clip_scope::local_bucket || scope == clip_scope::local_total;
+  }
+  [[nodiscard]] bool reads_back() const noexcept {
+    return scope == clip_scope::reduced_total || detects;
+  }
+};
+
+inline void apply_average(pipeline_rules& /*rules*/, average::none /*policy*/, double /*ranks*/) {}
+
+inline void apply_average(pipeline_rules& rules, average::ranks policy, double ranks) {
+  switch (policy.placement) {
+    case divide::before:
+      rules.share = 1.0 / ranks;
+      break;
+    case divide::after:
+      rules.post = static_cast<float>(1.0 / ranks);
+      break;
+    case divide::split:
+      rules.share  = 1.0 / std::sqrt(ranks);
+      rules.post   = static_cast<float>(1.0 / std::sqrt(ranks));
+      rules.scales = true;
+      break;
+  }
+  auto const plain = policy.placement == divide::before && !rules.scales;
+  if (plain) { rules.operation = reduction::average; }
+}
+
+inline void apply_average(pipeline_rules& rules, average::weighted policy, double ranks) {
+  rules.weighted       = true;
+  rules.scales         = true;
+  rules.weight_divisor = policy.by_ranks ? ranks : 0.0;
+}
+
+template <class Clip>
+void apply_clip(pipeline_rules& rules, Clip const& clip) {
+  rules.scope = Clip::scope;
+  if constexpr (Clip::scope == clip_scope::reduced_total) { rules.applies_late = clip.in_place; }
+  if constexpr (std::is_same_v<Clip, clip::bucketwise<threshold::adaptive>>) {
+    rules.adaptive_factor    = clip.threshold.factor;
+    rules.adaptive_decay     = clip.threshold.decay;
+    rules.agrees_on_averages = clip.threshold.agreed;
+  }
+}
+
+/// @param can_scale  the communicator has capabilities.premultiplied_sum.
+template <clip_policy Clip, class Average, class NonFinite, class Scaling>
+[[nodiscard]] pipeline_rules make_rules(
+    Clip const& clip, Average average, pipeline_options const& options, int ranks, bool can_scale) {
+  auto rules = pipeline_rules{};
+  apply_clip(rules, clip);
+  auto const after   = rules.scope == clip_scope::reduced_total;
+  rules.loss         = {.scale = options.loss_scale, .unscale = options.unscale};
+  rules.loss_before  = {.scale = options.loss_scale, .unscale = options.unscale && !after};
+  rules.scales       = rules.measures_locally() || (rules.scope == clip_scope::none &&
+                                              options.loss_scale != nullptr && options.unscale);
+  rules.detects      = NonFinite::detects;
+  rules.in_reduction = can_scale && !std::is_same_v<Scaling, scaling::in_place>;
+  apply_average(rules, average, static_cast<double>(ranks));
+  return rules;
+}
+
+}  // namespace detail
+}  // namespace gradlane

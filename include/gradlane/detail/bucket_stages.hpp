@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/plan.hpp>      // for bucket_plan
+#include <gradlane/buffer_view.hpp>       // for buffer_view
+#include <gradlane/clip/coefficient.hpp>  // for bucket_coefficient, close_step, ...
+#include <gradlane/clip/report.hpp>       // for bucket_record, step_record
+#include <gradlane/clip/rules.hpp>        // for pipeline_rules
+#include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
+#include <gradlane/detail/exchange.hpp>   // for upload_all
+#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+
+#include <array>    // for array
+#include <cstddef>  // for byte, size_t
+#include <span>     // for as_bytes, as_writable_bytes, span
+#include <utility>  // for move
+#include <vector>   // for vector
+
+namespace gradlane::detail {
+
+/// The work of a pipeline on its device: three streams, the events between them, and the numbers
+/// in device memory. It only enqueues; it knows nothing of readiness, phases or policies' types.
+///
+///     prepare      wait for marks ▶ add up or pack ▶ norm ▶ coefficient ▶ scale
+///     communicate                                              wait ▶ all-reduce
+///     settle                                                             wait ▶ check ▶ write back
+template <device Device, communicator_for<Device> Comm>
+class bucket_stages {
+ public:
+  using stream = typename Device::stream;
+  using event  = typename Device::event;
+
+  bucket_stages(gradient_buckets<Device>& buckets, Comm& comm, pipeline_rules rules)
+      : device_{buckets.device()}, comm_{comm}, buckets_{buckets}, rules_{rules} {}
+
+  /// Makes events and records for the plan as it is now. Blocks; nothing may be in flight.
+  /// @param bounds  one per bucket for clip_scope::local_bucket, else one.
+  void sync_reset(std::span<double const> bounds, timeout deadline) {
+    make_marks();
+    prepared_.clear();
+    reduced_.clear();
+    probes_.clear();
+    auto records = std::vector<bucket_record>(count());
+    for (auto b = std::size_t{0}; b < count(); ++b) {
+      prepared_.push_back(device_.make_event());
+      reduced_.push_back(device_.make_event());
+      records[b].threshold = bounds[rules_.scope == clip_scope::local_bucket ? b : 0];
+      auto const first     = buckets_.bucket(b).wire.subview(0, 1);
+      probes_.push_back(device_.make_tensor_list(std::span{&first, 1}));
+    }
+    auto step  = step_record{};
+    step.share = rules_.share;
+    step.post  = rules_.post;
+    records_   = device_.allocate(count() * sizeof(bucket_record));
+    step_      = device_.allocate(sizeof(step_record));
+    averages_  = device_.allocate(2 * count() * sizeof(double));
+    upload_all(device_, prepare_, std::as_bytes(std::span{records}), records_.data());
+    upload_all(device_, prepare_, std::as_bytes(std::span{&step, 1}), step_.data());
+    device_.sync(prepare_, deadline);
+  }
+
+  /// Orders a step behind the results of the last one and behind the work on `compute`, and
+  /// `compute` behind those results.
+  void begin(stream& compute) {
+    admit(compute);
+    device_.record(began_, compute);
+    device_.wait(prepare_, done_);
+    device_.wait(prepare_, began_);
+    device_.wait(communicate_, done_);
+  }
+
+  void admit(stream& producer) { device_.wait(producer, done_); }
+
+  /// Records ready() call number `mark` of a parameter.
+  void record_mark(std::size_t parameter, std::size_t mark, stream& producer) {
+    device_.record(marked_[first_mark_[parameter] + mark], producer);
+  }
+
+  /// Sums this rank's weight and its 1 or 0 for taking part over the ranks.
+  void share_weight(double weight, bool active) {
+    auto const own = std::array{weight, active ? 1.0 : 0.0};
+    device_.upload(communicate_, std::as_bytes(std::span{own}), scalars(step()->weight));
+    comm_.all_reduce(
+        communicate_, scalars(step()->weight), scalars(step()->total_weight), reduction::sum);
+    device_.invoke(communicate_, share_of_weights{.step = step(), .ranks = rules_.weight_divisor});
+    device_.record(shared_, communicate_);
+    device_.wait(prepare_, shared_);
+  }
+
+  /// How many ranks took part in share_weight(). Blocks.
+  [[nodiscard]] double sync_active() {
+    auto totals = std::array<double, 2>{};
+    device_.download(
+        communicate_, scalars(step()->total_weight), std::as_writable_bytes(std::span{totals}));
+    device_.sync(communicate_);
+    return totals[1];
+  }
+
+  /// A complete bucket of a micro-step that is not the last.
+  /// @param first  replaces what the accumulator holds.
+  void accumulate(std::size_t bucket, bool first) {
+    if (!buckets_.options().accumulate) { return; }
+    wait_for_marks(bucket);
+    add_up(bucket, first);
+  }
+
+  /// A complete bucket of the last micro-step: norm, coefficient, reduction, and what follows.
+  void launch(std::size_t bucket, bool first) {
+    wait_for_marks(bucket);
+    if (buckets_.options().accumulate) { add_up(bucket, first); }
+    measure(bucket);
+    reduce(bucket);
+  }
+
+  /// Coefficient and reduction of a bucket; with local_total, of all when the last one comes.
+  void reduce(std::size_t bucket) {
+    if (rules_.scope == clip_scope::local_total) {
+      if (bucket + 1 < count()) { return; }
+      device_.invoke(prepare_,
+                     total_coefficient{.records = record(0),
+                                       .buckets = count(),
+                                       .step    = step(),
+                                       .loss    = rules_.loss_before});
+      for (auto b = std::size_t{0}; b < count(); ++b) { send(b); }
+      return;
+    }
+    if (rules_.scales) {
+      device_.invoke(prepare_,
+                     bucket_coefficient{.record   = record(bucket),
+                                        .step     = step(),
+                                        .loss     = rules_.loss_before,
+                                        .adaptive = rules_.adaptive_factor,
+                                        .clips    = rules_.scope == clip_scope::local_bucket});
+    }
+    send(bucket);
+  }
+
+  /// Ends a micro-step that communicates nothing: `compute` may write the gradients again.
+  void end_micro_step(stream& compute) {
+    device_.record(done_, prepare_);
+    device_.wait(compute, done_);
+  }
+
+  /// Ends a step: `compute` waits for its results.
+  void end_step(stream& compute) {
+    device_.invoke(settle_,
+                   close_step{.records  = record(0),
+                              .buckets  = count(),
+                              .step     = step(),
+                              .loss     = rules_.loss,
+                              .decay    = rules_.adaptive_decay,
+                              .scope    = rules_.scope,
+                              .detects  = rules_.detects,
+                              .in_place = rules_.applies_late});
+    if (rules_.agrees_on_averages) { agree_on_averages(); }
+    for (auto b = std::size_t{0}; rules_.applies_late && b < count(); ++b) {
+      write_back(b, &step()->coefficient);
+    }
+    device_.record(done_, settle_);
+    device_.wait(compute, done_);
+  }
+
+  /// Blocks until the results are there. @throws the first error met, timeout_error.
+  void sync(timeout deadline) { device_.sync(done_, deadline); }
+
+  /// Copies the numbers of the last step to the host. Blocks.
+  void sync_download(std::span<bucket_record> records, step_record& numbers) {
+    auto const bytes = std::as_writable_bytes(records);
+    device_.download(settle_, buffer_view{records_.data(), bytes.size(), dtype::uint8}, bytes);
+    device_.download(settle_,
+                     buffer_view{step_.data(), sizeof(step_record), dtype::uint8},
+                     std::as_writable_bytes(std::span{&numbers, 1}));
+    device_.sync(settle_);
+  }
+
+  /// The first bucket whose reduction has not finished without an error, else the last.
+  [[nodiscard]] std::size_t first_unreduced() const {
+    auto bucket = std::size_t{0};
+    while (bucket + 1 < count() && succeeded(reduced_[bucket])) { ++bucket; }
+    return bucket;
+  }
+
+  /// In device memory.
+  [[nodiscard]] step_record* step() const noexcept {
+    return reinterpret_cast<step_record*>(step_.data());
+  }
+
+  /// The stream that communicates, for exchanges between steps.
+  [[nodiscard]] stream& communicate() noexcept { return communicate_; }
+
+ private:
+  [[nodiscard]] bucket_plan const& plan() const noexcept { return buckets_.plan(); }
+  [[nodiscard]] std::size_t count() const noexcept { return plan().buckets().size(); }
+  [[nodiscard]] bucket_record* record(std::size_t bucket) const noexcept {
+    return reinterpret_cast<bucket_record*>(records_.data()) + bucket;
+  }
+  [[nodiscard]] double* averages() const noexcept {
+    return reinterpret_cast<double*>(averages_.data());
+  }
+  [[nodiscard]] static buffer_view scalars(double* pair) noexcept {
+    return {reinterpret_cast<std::byte*>(pair), 2, dtype::fp64};
+  }
+
+  void make_marks() {
+    first_mark_.clear();
+    marked_.clear();
+    for (auto const& p : plan().parameters()) {
+      first_mark_.push_back(marked_.size());
+      for (auto use = std::size_t{0}; use < p.uses; ++use) {
+        marked_.push_back(device_.make_event());
+      }
+    }
+    members_.assign(count(), {});
+    for (auto i = std::size_t{0}; i < plan().parameters().size(); ++i) {
+      if (auto const& slot = plan().slot(i)) { members_[slot->bucket].push_back(i); }
+    }
+  }
+
+  void wait_for_marks(std::size_t bucket) {
+    for (auto const parameter : members_[bucket]) {
+      auto const first = first_mark_[parameter];
+      for (auto use = std::size_t{0}; use < plan().parameters()[parameter].uses; ++use) {
+        device_.wait(prepare_, marked_[first + use]);
+      }
+    }
+  }
+
+  void add_up(std::size_t bucket, bool first) {
+    auto& storage = buckets_.bucket(bucket);
+    if (first) {
+      device_.pack(prepare_, storage.gradients, storage.accumulated, nullptr);
+      return;
+    }
+    for (auto t = std::size_t{0}; t < storage.tensors.size(); ++t) {
+      auto const& slot = *plan().slot(plan().buckets()[bucket].parameters[t]);
+      auto const part  = storage.accumulator.subview(slot.offset, slot.count);
+      device_.accumulate(prepare_, storage.tensors[t], part);
+    }
+  }
+
+  /// Brings copied gradients into the wire, and takes the norm that the policy asks for.
+  void measure(std::size_t bucket) {
+    auto& storage    = buckets_.bucket(bucket);
+    auto const local = rules_.measures_locally();
+    auto const added = !storage.accumulator.empty();
+    auto& list       = added ? storage.accumulated : storage.gradients;
+    auto* const sum  = local ? &record(bucket)->sum_of_squares : nullptr;
+    if (!buckets_.bound() && !added) {
+      device_.pack(prepare_, list, storage.reduced, sum);
+    } else if (local) {
+      device_.sum_of_squares(prepare_, list, sum);
+    }
+    if (local && rules_.detects) {
+      device_.first_non_finite(prepare_, list, sum, &record(bucket)->where);
+    }
+  }
+
+  void send(std::size_t bucket) {
+    auto& storage           = buckets_.bucket(bucket);
+    auto const& source      = storage.accumulator.empty() ? storage.gradient : storage.accumulator;
+    auto const* coefficient = rules_.scales ? &record(bucket)->coefficient : nullptr;
+    if (!source.empty() && source.data() != storage.wire.data()) {
+      device_.cast(prepare_, source, storage.wire, coefficient);
+      coefficient = nullptr;
+    } else if (coefficient != nullptr && !rules_.in_reduction) {
+      device_.scale(prepare_, storage.wire, coefficient);
+      coefficient = nullptr;
+    }
+    device_.record(prepared_[bucket], prepare_);
+    device_.wait(communicate_, prepared_[bucket]);
+    all_reduce(storage.wire, coefficient);
+    device_.record(reduced_[bucket], communicate_);
+    settle(bucket);
+  }
+
+  void all_reduce(buffer_view wire, float const* coefficient) {
+    if constexpr (scaling_communicator_for<Comm, Device>) {
+      if (coefficient != nullptr) {
+        comm_.all_reduce_scaled(communicate_, wire, wire, coefficient);
+        return;
+      }
+    }
+    comm_.all_reduce(communicate_, wire, wire, rules_.operation);
+  }
+
+  /// What follows the reduction of a bucket.
+  void settle(std::size_t bucket) {
+    auto& storage = buckets_.bucket(bucket);
+    device_.wait(settle_, reduced_[bucket]);
+    if (rules_.post != 1.0F) { device_.scale(settle_, storage.wire, &step()->post); }
+    if (rules_.reads_back()) { read_back(bucket, storage); }
+    if (!rules_.applies_late) { write_back(bucket, nullptr); }
+  }
+
+  /// The norm of the reduced bucket, or as much of it as tells whether it is finite: a local norm
+  /// that is not finite has made all of the bucket NaN, so that its first element tells; only a
+  /// sum of clipped gradients in fp16 can overflow after that.
+  void read_back(std::size_t bucket, bucket_storage<Device>& storage) {
+    auto const probe = rules_.measures_locally() && storage.wire.type() != dtype::fp16;
+    auto& list       = probe ? probes_[bucket] : storage.reduced;
+    auto* const sum  = &record(bucket)->reduced_squares;
+    device_.sum_of_squares(settle_, list, sum);
+    if (!rules_.measures_locally() && rules_.detects) {
+      device_.first_non_finite(settle_, list, sum, &record(bucket)->where);
+    }
+  }
+
+  void write_back(std::size_t bucket, float const* coefficient) {
+    auto& storage     = buckets_.bucket(bucket);
+    auto const writes = buckets_.options().write_back && !storage.in_place();
+    if (writes && buckets_.bound()) {
+      device_.cast(settle_, storage.wire, storage.gradient, coefficient);
+      return;
+    }
+    if (coefficient != nullptr) { device_.scale(settle_, storage.wire, coefficient); }
+    if (writes) { device_.pack(settle_, storage.reduced, storage.gradients, nullptr); }
+  }
+
+  void agree_on_averages() {
+    auto const memory = buffer_view{averages_.data(), 2 * count(), dtype::fp64};
+    device_.invoke(
+        settle_, gather_averages{.records = record(0), .averages = averages(), .buckets = count()});
+    device_.record(shared_, settle_);
+    device_.wait(communicate_, shared_);
+    comm_.all_reduce(communicate_, memory, memory, reduction::sum);
+    device_.record(shared_, communicate_);
+    device_.wait(settle_, shared_);
+    device_.invoke(
+        settle_,
+        scatter_averages{.records = record(0), .averages = averages(), .buckets = count()});
+  }
+
+  [[nodiscard]] bool succeeded(event const& mark) const {
+    if (!device_.is_done(mark)) { return false; }
+    try {
+      device_.sync(mark, no_deadline);
+    } catch (error const&) { return false; }
+    return true;
+  }
+
+  Device& device_;
+  Comm& comm_;
+  gradient_buckets<Device>& buckets_;
+  pipeline_rules rules_;
+
+  typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)
+  typename Device::buffer step_{device_.allocate(0)};      // step_record
+  typename Device::buffer averages_{device_.allocate(0)};  // double (2, B)
+  std::vector<typename Device::tensor_list> probes_;       // by bucket: the first element
+  std::vector<std::vector<std::size_t>> members_;          // by bucket: parameters that mark it
+  std::vector<std::size_t> first_mark_;                    // by parameter, into marked_
+  std::vector<event> marked_;                              // by ready() call of a step
+  std::vector<event> prepared_;                            // by bucket: may be reduced
+  std::vector<event> reduced_;                             // by bucket
+  event began_{device_.make_event()};
+  event shared_{device_.make_event()};
+  event done_{device_.make_event()};
+  stream prepare_{device_.make_stream(stream_priority::high)};
+  stream communicate_{device_.make_stream(stream_priority::high)};
+  stream settle_{device_.make_stream(stream_priority::high)};  // last: streams drain first
+};
+
+}  // namespace gradlane::detail

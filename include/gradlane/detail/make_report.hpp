@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/plan.hpp>  // for bucket_plan
+#include <gradlane/clip/policy.hpp>   // for clip_scope
+#include <gradlane/clip/report.hpp>   // for bucket_record, step_record, step_report
+#include <gradlane/clip/rules.hpp>    // for pipeline_rules
+#include <gradlane/concepts.hpp>      // for non_finite_location
+#include <gradlane/error.hpp>         // for non_finite_error
+
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint64_t
+#include <span>     // for span
+#include <string>   // for string, to_string
+
+namespace gradlane::detail {
+
+[[nodiscard]] inline double fraction(std::uint64_t part, double whole) noexcept {
+  return whole > 0 ? static_cast<double>(part) / whole : 0.0;
+}
+
+inline void fill_bucket(bucket_report& to,
+                        bucket_plan const& plan,
+                        std::size_t bucket,
+                        bucket_record const& from,
+                        std::uint64_t steps) {
+  to.norm             = from.norm;
+  to.threshold        = from.threshold;
+  to.coefficient      = from.coefficient;
+  to.clipped          = from.clipped != 0;
+  to.finite           = from.non_finite == 0;
+  to.clipped_fraction = fraction(from.clipped_steps, static_cast<double>(steps));
+  to.parameter.clear();
+  to.offset = 0;
+  if (to.finite || from.where.tensor == non_finite_location::none) { return; }
+  auto const owner =
+      plan.buckets()[bucket].parameters.at(static_cast<std::size_t>(from.where.tensor));
+  to.parameter = plan.parameters()[owner].name;
+  to.offset    = static_cast<std::size_t>(from.where.offset);
+}
+
+/// Turns the numbers of a step into what people read. `to.buckets` has one element per bucket.
+inline void fill_report(step_report& to,
+                        bucket_plan const& plan,
+                        pipeline_rules const& rules,
+                        std::span<bucket_record const> records,
+                        step_record const& step) {
+  auto const by_bucket = rules.scope == clip_scope::local_bucket;
+  auto const units     = by_bucket ? static_cast<double>(records.size()) : 1.0;
+  to.step              = step.steps + step.skipped_steps - 1;
+  to.norm              = step.norm;
+  to.coefficient       = step.coefficient;
+  to.skipped           = step.status.skip != 0;
+  to.skipped_steps     = step.skipped_steps;
+  to.clipped           = step.clipped != 0;
+  to.clipped_fraction  = fraction(step.clipped_units, static_cast<double>(step.steps) * units);
+  for (auto b = std::size_t{0}; b < records.size(); ++b) {
+    fill_bucket(to.buckets[b], plan, b, records[b], step.steps);
+    to.clipped = to.clipped || to.buckets[b].clipped;
+  }
+}
+
+/// @throws non_finite_error naming the first bucket that was not finite, where a step was skipped.
+inline void throw_if_skipped(step_report const& report, int rank) {
+  if (!report.skipped) { return; }
+  for (auto b = std::size_t{0}; b < report.buckets.size(); ++b) {
+    auto const& bucket = report.buckets[b];
+    if (bucket.finite) { continue; }
+    auto const where = bucket.parameter.empty() ? std::string{" on another rank"}
+                                                : ": parameter '" + bucket.parameter +
+                                                      "', element " + std::to_string(bucket.offset);
+    throw non_finite_error{"clip_allreduce: rank " + std::to_string(rank) +
+                               ": the gradient is not finite in bucket " + std::to_string(b) +
+                               where,
+                           b,
+                           bucket.parameter,
+                           bucket.offset};
+  }
+}
+
+}  // namespace gradlane::detail

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/plan.hpp>          // for bucket_plan
+#include <gradlane/buckets/readiness.hpp>     // for readiness
+#include <gradlane/clip/report.hpp>           // for bucket_record, step_record, step_report
+#include <gradlane/clip/rules.hpp>            // for pipeline_options, pipeline_rules
+#include <gradlane/concepts.hpp>              // for communicator_for, device, timeout
+#include <gradlane/detail/agreement.hpp>      // for sync_agree
+#include <gradlane/detail/bucket_stages.hpp>  // for bucket_stages
+#include <gradlane/detail/exchange.hpp>       // for sync_broadcast
+#include <gradlane/detail/make_report.hpp>    // for fill_report, throw_if_skipped
+#include <gradlane/error.hpp>                 // for expects, state_error, timeout_error
+#include <gradlane/gradient_buckets.hpp>      // for gradient_buckets
+
+#include <cmath>    // for isfinite
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint64_t
+#include <mutex>    // for mutex, scoped_lock
+#include <span>     // for span
+#include <string>   // for string, to_string
+#include <utility>  // for move
+#include <vector>   // for vector
+
+namespace gradlane {
+
+/// What begin() is told of one backward pass.
+struct step_options {
+  double weight{1.0};      ///< average::weighted: w_r, finite and >= 0
+  bool accumulate{false};  ///< more micro-steps follow before anything is communicated
+};
+
+/// The steps of a pipeline, whatever its policies; made as clip_allreduce, which says what it does.
+///
+/// A step: begin(s), then ready(i, s) for every trainable parameter as soon as the work that writes
+/// its gradient has been put on stream s, then finish(s); then s, or any stream ordered after it,
+/// may read the results, and write again after the next begin. Between begin and finish no stream
+/// of the trainer waits for anything:
+///
+///     compute      backward ──●ready──●ready────●ready── ... finish: wait ──▶ optimizer
+///     prepare        wait ▶ norm ▶ coefficient ▶ scale
+///     communicate                        wait ▶ all-reduce
+///     settle                                       wait ▶ norm or check ▶ write back
+///
+/// Buckets are launched in the plan's order on every rank, so ranks may differ in the order of
+/// their ready calls. ready() may be called from several threads, the rest from one at a time;
+/// calls that block say `sync`, or have a deadline. After the first step nothing is allocated.
+///
+/// Buckets and communicator must outlive the pipeline, which alone may use them. One that is
+/// destroyed between begin and finish aborts its communicator, else peers would wait for ever.
+template <device Device, communicator_for<Device> Comm>
+class reduction_pipeline {
+ public:
+  using stream = typename Device::stream;
+
+  reduction_pipeline(reduction_pipeline const&)            = delete;
+  reduction_pipeline& operator=(reduction_pipeline const&) = delete;
+  reduction_pipeline(reduction_pipeline&&)                 = delete;
+  reduction_pipeline& operator=(reduction_pipeline&&)      = delete;
+
+  /// Opens a step, or a micro-step of one, for gradients written on `compute`, which is made to
+  /// wait for the results of the step before; other streams that write gradients go through
+  /// admit().
+  /// @throws state_error while a step is open, contract_error for a bad weight.
+  void begin(stream& compute, step_options step = {}) {
+    expects(std::isfinite(step.weight) && step.weight >= 0,
+            "begin: the weight must be finite and not negative");
+    expects(rules_.weighted || step.weight == 1.0,
+            "begin: a weight needs the policy average::weighted");
+    auto const lock = std::scoped_lock{mutex_};
+    open(compute);
+    accumulates_ = step.accumulate;
+    if (rules_.weighted && !accumulates_) { stages_.share_weight(step.weight, true); }
+  }
+
+  /// Makes another stream that writes gradients of this step wait for the results of the last.
+  void admit(stream& producer) { stages_.admit(producer); }
+
+  /// Says that the work on `producer` so far completes one use of a parameter's gradient.
+  ///
+  /// Cheap: records an event; the call that completes a bucket enqueues its reduction too.
+  /// @throws state_error outside of a step, for a frozen parameter, or for one that was marked as
+  ///   often as it has uses; contract_error for an unknown one; communication_error if a peer is
+  ///   known to have failed.
+  void ready(std::size_t parameter, stream& producer) {
+    {
+      auto const lock = std::scoped_lock{mutex_};
+      check_open("ready");
+      auto const mark = ready_.mark(parameter);
+      if (!plan().slot(parameter)) { return; }
+      stages_.record_mark(parameter, mark, producer);
+      while (auto const bucket = ready_.pop()) {
+        if (accumulates_) {
+          stages_.accumulate(*bucket, micro_steps_ == 0);
+        } else {
+          stages_.launch(*bucket, micro_steps_ == 0);
+        }
+      }
+    }
+    comm_.poll();
+  }
+
+  /// Ends the step: `compute` waits for the results.
+  /// @throws state_error where gradients are missing, naming parameters, buckets and rank; the step
+  ///   is then still open, and may be completed, or given up by destroying the pipeline.
+  void finish(stream& compute) {
+    auto const lock = std::scoped_lock{mutex_};
+    check_open("finish");
+    if (!ready_.all_launched()) {
+      throw state_error{"finish: rank " + std::to_string(comm_.rank()) +
+                        " has not marked every gradient ready: " + ready_.describe_missing()};
+    }
+    if (accumulates_) {
+      stages_.end_micro_step(compute);
+      ++micro_steps_;
+      phase_ = phase::idle;
+    } else {
+      close(compute);
+    }
+  }
+
+  /// finish(compute), then blocks until the results are there.
+  /// @throws timeout_error after `deadline`, naming rank, bucket and parameters, and
+  ///   communication_error likewise where a peer failed; the communicator is then aborted, and
+  ///   what the buckets hold is undefined.
+  void finish(stream& compute, timeout deadline) {
+    finish(compute);
+    sync_results(deadline);
+  }
+
+  /// What the optimizer reads, in device memory: valid in stream order from finish to the next
+  /// begin. @throws state_error unless a step has just been finished.
+  [[nodiscard]] step_status const* status() const {
+    check_finished("status");
+    return &stages_.step()->status;
+  }
+
+  /// Blocks until the step is done and tells its numbers; the reference is good until the next
+  /// call.
+  /// @throws state_error unless a step has just been finished; non_finite_error under
+  ///   non_finite::fail; communication_error, naming the bucket, where the reduction failed.
+  step_report const& sync_report() {
+    check_finished("sync_report");
+    sync_results(no_deadline);
+    stages_.sync_download(host_records_, host_step_);
+    detail::fill_report(report_, plan(), rules_, host_records_, host_step_);
+    if (fails_) { detail::throw_if_skipped(report_, comm_.rank()); }
+    return report_;
+  }
+
+  [[nodiscard]] bucket_plan const& plan() const noexcept { return buckets_.plan(); }
+
+  /// The algorithm with its formulas, and the plan.
+  [[nodiscard]] std::string describe() const {
+    return "clip_allreduce: W = " + std::to_string(comm_.size()) +
+           ", B = " + std::to_string(plan().buckets().size()) + "\n" + policy_ + plan().describe();
+  }
+
+ protected:
+  /// Collective; blocks.
+  /// @param policy  describes the policies; compared over the ranks.
+  /// @param fails   sync_report() throws where a step was skipped.
+  reduction_pipeline(gradient_buckets<Device>& buckets,
+                     Comm& comm,
+                     detail::pipeline_rules const& rules,
+                     std::string const& policy,
+                     bool fails,
+                     std::span<double const> bounds,
+                     timeout deadline)
+      : comm_{comm},
+        buckets_{buckets},
+        rules_{rules},
+        policy_{policy + storage_text()},
+        fails_{fails},
+        ready_{plan()},
+        stages_{buckets, comm, rules} {
+    check_dtypes();
+    detail::sync_agree(buckets.device(), stages_.communicate(), comm_, plan(), policy_, deadline);
+    reset(bounds, deadline);
+  }
+
+  ~reduction_pipeline() {
+    if (phase_ == phase::open) { comm_.abort(); }
+  }
+
+  /// Steps of weight 0 until no rank takes part with data. Blocks.
+  template <class OnStep>
+  void join(stream& compute, OnStep& on_step) {
+    while (true) {
+      open(compute);
+      stages_.share_weight(0.0, false);
+      if (stages_.sync_active() == 0.0) { break; }
+      for (auto b = std::size_t{0}; b < plan().buckets().size(); ++b) { stages_.reduce(b); }
+      close(compute);
+      on_step();
+    }
+    phase_ = phase::idle;
+  }
+
+  /// The plan in rank 0's order of the last step. Collective; blocks.
+  [[nodiscard]] bucket_plan sync_learned_plan(timeout deadline) {
+    check_finished("sync_learn_order");
+    sync_results(deadline);
+    auto order = std::vector<std::uint64_t>(ready_.order().begin(), ready_.order().end());
+    detail::sync_broadcast(
+        buckets_.device(), stages_.communicate(), comm_, std::span{order}, deadline);
+    return plan().reordered(std::vector<std::size_t>(order.begin(), order.end()));
+  }
+
+  void relayout(bucket_plan plan, std::span<double const> bounds, timeout deadline) {
+    buckets_.relayout(std::move(plan));
+    ready_ = readiness{buckets_.plan()};
+    reset(bounds, deadline);
+    phase_ = phase::idle;
+  }
+
+ private:
+  enum class phase : unsigned char { idle, open, finished, failed };
+
+  void reset(std::span<double const> bounds, timeout deadline) {
+    stages_.sync_reset(bounds, deadline);
+    host_records_.assign(plan().buckets().size(), bucket_record{});
+    report_ = {};
+    report_.buckets.resize(plan().buckets().size());
+  }
+
+  void open(stream& compute) {
+    if (phase_ == phase::open) { throw state_error{"begin: the last step was not finished"}; }
+    if (phase_ == phase::failed) {
+      throw state_error{"begin: an earlier step failed and its communicator was aborted"};
+    }
+    ready_.reset();
+    phase_ = phase::open;
+    stages_.begin(compute);
+  }
+
+  void close(stream& compute) {
+    stages_.end_step(compute);
+    micro_steps_ = 0;
+    phase_       = phase::finished;
+  }
+
+  void check_open(std::string_view call) const {
+    if (phase_ != phase::open) {
+      throw state_error{std::string{call} + ": no step is open; call begin first"};
+    }
+  }
+
+  void check_finished(std::string_view call) const {
+    if (phase_ != phase::finished) {
+      throw state_error{std::string{call} + ": valid only from finish of a step to the next begin"};
+    }
+  }
+
+  void check_dtypes() const {
+    for (auto b = std::size_t{0}; b < plan().buckets().size(); ++b) {
+      auto const type = buckets_.bucket(b).wire.type();
+      if (!Comm::supports(rules_.operation, type)) {
+        throw contract_error{"clip_allreduce: the communicator has no " +
+                             std::string{name_of(rules_.operation)} + " of " +
+                             std::string{name_of(type)} + "; set storage_options::reduce"};
+      }
+    }
+  }
+
+  [[nodiscard]] std::string storage_text() const {
+    auto const& [accumulate, reduce, write_back] = buckets_.options();
+    auto text                                    = std::string{"  micro-steps: added up "};
+    text += accumulate ? "in " + std::string{name_of(*accumulate)} : "by the trainer, in place";
+    text += "\n  reduction: in ";
+    text += reduce ? std::string{name_of(*reduce)} : "the dtype of the gradients or their sums";
+    text += write_back ? "\n" : ", results not written back\n";
+    return text;
+  }
+
+  void sync_results(timeout deadline) {
+    try {
+      stages_.sync(deadline);
+    } catch (timeout_error const& cause) {
+      fail();
+      throw timeout_error{blame() +
+                          "was not reduced in time, so a peer is late, missing or stuck (" +
+                          cause.what() + ")"};
+    } catch (communication_error const& cause) {
+      fail();
+      throw communication_error{blame() + "failed: " + cause.what()};
+    }
+  }
+
+  void fail() {
+    phase_  = phase::failed;
+    blamed_ = plan().buckets().empty() ? 0 : stages_.first_unreduced();
+    comm_.abort();
+  }
+
+  [[nodiscard]] std::string blame() const {
+    auto const text = "clip_allreduce: rank " + std::to_string(comm_.rank()) + ": ";
+    if (plan().buckets().empty()) { return text; }
+    return text + "bucket " + std::to_string(blamed_) + ", " + plan().name_list(blamed_) + ", ";
+  }
+
+  Comm& comm_;
+  gradient_buckets<Device>& buckets_;
+  detail::pipeline_rules rules_;
+  std::string policy_;
+  bool fails_;
+
+  std::mutex mutex_;  // guards what follows against ready() from several threads
+  phase phase_{phase::idle};
+  readiness ready_;
+  bool accumulates_{false};
+  std::size_t micro_steps_{0};  // that the accumulators hold
+  std::size_t blamed_{0};       // the bucket that a failure is told of
+
+  std::vector<bucket_record> host_records_;
+  step_record host_step_;
+  step_report report_;
+  detail::bucket_stages<Device, Comm> stages_;  // last: its streams drain first
+};
+
+}  // namespace gradlane
