@@ -13,14 +13,16 @@
 #include <gradlane/error.hpp>                 // for expects, state_error, timeout_error
 #include <gradlane/gradient_buckets.hpp>      // for gradient_buckets
 
-#include <cmath>    // for isfinite
-#include <cstddef>  // for size_t
-#include <cstdint>  // for uint64_t
-#include <mutex>    // for mutex, scoped_lock
-#include <span>     // for span
-#include <string>   // for string, to_string
-#include <utility>  // for move
-#include <vector>   // for vector
+#include <cmath>        // for isfinite
+#include <cstddef>      // for size_t
+#include <cstdint>      // for uint64_t
+#include <exception>    // for exception
+#include <mutex>        // for mutex, scoped_lock
+#include <span>         // for span
+#include <string>       // for string, to_string
+#include <string_view>  // for string_view
+#include <utility>      // for move
+#include <vector>       // for vector
 
 namespace gradlane {
 
@@ -97,7 +99,7 @@ class reduction_pipeline {
         }
       }
     }
-    comm_.poll();
+    telling_the_bucket([&] { comm_.poll(); });
   }
 
   /// Ends the step: `compute` waits for the results.
@@ -274,29 +276,35 @@ class reduction_pipeline {
   }
 
   void sync_results(timeout deadline) {
+    telling_the_bucket([&] { stages_.sync(deadline); });
+  }
+
+  /// Calls `action`; where a peer is late or has failed, aborts and says which bucket that is.
+  template <class Action>
+  void telling_the_bucket(Action action) {
     try {
-      stages_.sync(deadline);
+      action();
     } catch (timeout_error const& cause) {
-      fail();
-      throw timeout_error{blame() +
-                          "was not reduced in time, so a peer is late, missing or stuck (" +
-                          cause.what() + ")"};
+      throw timeout_error{fail("was not reduced in time, so a peer is late or missing", cause)};
+    } catch (aborted_error const& cause) {
+      throw aborted_error{fail("could not be reduced", cause)};
     } catch (communication_error const& cause) {
-      fail();
-      throw communication_error{blame() + "failed: " + cause.what()};
+      throw communication_error{fail("could not be reduced", cause)};
     }
   }
 
-  void fail() {
-    phase_  = phase::failed;
-    blamed_ = plan().buckets().empty() ? 0 : stages_.first_unreduced();
+  [[nodiscard]] std::string fail(std::string const& what, std::exception const& cause) {
+    auto const lock   = std::scoped_lock{mutex_};
+    auto const bucket = stages_.first_unreduced();
+    phase_            = phase::failed;
     comm_.abort();
-  }
-
-  [[nodiscard]] std::string blame() const {
-    auto const text = "clip_allreduce: rank " + std::to_string(comm_.rank()) + ": ";
-    if (plan().buckets().empty()) { return text; }
-    return text + "bucket " + std::to_string(blamed_) + ", " + plan().name_list(blamed_) + ", ";
+    auto text = "clip_allreduce: rank " + std::to_string(comm_.rank()) + ": ";
+    if (bucket < plan().buckets().size()) {
+      text += "bucket " + std::to_string(bucket) + ", " + plan().name_list(bucket) + ", ";
+    } else {
+      text += "the step ";
+    }
+    return text + what + " (" + cause.what() + ")";
   }
 
   Comm& comm_;
@@ -310,7 +318,6 @@ class reduction_pipeline {
   readiness ready_;
   bool accumulates_{false};
   std::size_t micro_steps_{0};  // that the accumulators hold
-  std::size_t blamed_{0};       // the bucket that a failure is told of
 
   std::vector<bucket_record> host_records_;
   step_record host_step_;

@@ -146,10 +146,10 @@ struct close_step {
       if (scope == clip_scope::reduced_total) {
         record.norm = std::sqrt(record.reduced_squares) / loss.value();
       }
-      if (!is_finite(record.reduced_squares)) {
-        record.non_finite = 1;
-        finite            = false;
-      }
+      auto const reduced_finite = is_finite(record.reduced_squares);
+      auto const local          = measures_locally(scope) ? record.non_finite : 0U;
+      record.non_finite         = reduced_finite ? local : 1U;
+      finite                    = finite && reduced_finite;
       sum += record.norm * record.norm;
     }
     step->norm = std::sqrt(sum);

@@ -23,6 +23,10 @@ enum class clip_scope : std::uint8_t {
   reduced_total  ///< the norm of the whole reduced gradient
 };
 
+[[nodiscard]] constexpr bool measures_locally(clip_scope scope) noexcept {
+  return scope == clip_scope::local_bucket || scope == clip_scope::local_total;
+}
+
 /// W ranks, gradient g_r on rank r, buckets b = 1..B; clip(x, t) = x · min(1, t / ‖x‖₂).
 ///
 /// `scope` fixes the algorithm; `bounds(plan)` gives one bound per bucket for local_bucket and one

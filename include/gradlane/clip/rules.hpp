@@ -45,9 +45,7 @@ struct pipeline_rules {
   loss_scaling loss{};
   loss_scaling loss_before{};  ///< as coefficients before the reduction see it
 
-  [[nodiscard]] bool measures_locally() const noexcept {
-    return scope == clip_scope::local_bucket || scope == clip_scope::local_total;
-  }
+  [[nodiscard]] bool measures_locally() const noexcept { return gradlane::measures_locally(scope); }
   [[nodiscard]] bool reads_back() const noexcept {
     return scope == clip_scope::reduced_total || detects;
   }

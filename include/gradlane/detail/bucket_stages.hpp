@@ -62,6 +62,7 @@ class bucket_stages {
   /// Orders a step behind the results of the last one and behind the work on `compute`, and
   /// `compute` behind those results.
   void begin(stream& compute) {
+    sent_ = 0;
     admit(compute);
     device_.record(began_, compute);
     device_.wait(prepare_, done_);
@@ -173,10 +174,11 @@ class bucket_stages {
     device_.sync(settle_);
   }
 
-  /// The first bucket whose reduction has not finished without an error, else the last.
+  /// The first bucket of the step whose reduction was enqueued but has not succeeded; the number of
+  /// buckets enqueued where all have.
   [[nodiscard]] std::size_t first_unreduced() const {
     auto bucket = std::size_t{0};
-    while (bucket + 1 < count() && succeeded(reduced_[bucket])) { ++bucket; }
+    while (bucket < sent_ && succeeded(reduced_[bucket])) { ++bucket; }
     return bucket;
   }
 
@@ -270,6 +272,7 @@ class bucket_stages {
     device_.wait(communicate_, prepared_[bucket]);
     all_reduce(storage.wire, coefficient);
     device_.record(reduced_[bucket], communicate_);
+    sent_ = bucket + 1;
     settle(bucket);
   }
 
@@ -342,6 +345,7 @@ class bucket_stages {
   Comm& comm_;
   gradient_buckets<Device>& buckets_;
   pipeline_rules rules_;
+  std::size_t sent_{0};  // buckets of the step whose reduction was enqueued
 
   typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)
   typename Device::buffer step_{device_.allocate(0)};      // step_record

@@ -60,22 +60,26 @@ inline void fill_report(step_report& to,
   }
 }
 
-/// @throws non_finite_error naming the first bucket that was not finite, where a step was skipped.
+/// @throws non_finite_error where a step was skipped, naming the bucket, parameter and offset that
+///   this rank knows, else the first bucket that a value of another rank reached.
 inline void throw_if_skipped(step_report const& report, int rank) {
   if (!report.skipped) { return; }
-  for (auto b = std::size_t{0}; b < report.buckets.size(); ++b) {
+  auto found = report.buckets.size();
+  for (auto b = report.buckets.size(); b-- > 0;) {
     auto const& bucket = report.buckets[b];
-    if (bucket.finite) { continue; }
-    auto const where = bucket.parameter.empty() ? std::string{" on another rank"}
-                                                : ": parameter '" + bucket.parameter +
-                                                      "', element " + std::to_string(bucket.offset);
-    throw non_finite_error{"clip_allreduce: rank " + std::to_string(rank) +
-                               ": the gradient is not finite in bucket " + std::to_string(b) +
-                               where,
-                           b,
-                           bucket.parameter,
-                           bucket.offset};
+    auto const known   = found < report.buckets.size() && !report.buckets[found].parameter.empty();
+    if (!bucket.finite && (!bucket.parameter.empty() || !known)) { found = b; }
   }
+  auto const& bucket = report.buckets.at(found);
+  auto const where   = bucket.parameter.empty() ? std::string{", because of another rank"}
+                                                : ": parameter '" + bucket.parameter + "', element " +
+                                                    std::to_string(bucket.offset);
+  throw non_finite_error{"clip_allreduce: rank " + std::to_string(rank) +
+                             ": the gradient is not finite in bucket " + std::to_string(found) +
+                             where,
+                         found,
+                         bucket.parameter,
+                         bucket.offset};
 }
 
 }  // namespace gradlane::detail

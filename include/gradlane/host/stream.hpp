@@ -47,7 +47,7 @@ class task_ring {
 
  private:
   void grow() {
-    auto larger = std::vector<task>(std::max<std::size_t>(16, 2 * slots_.size()));
+    auto larger = std::vector<task>(std::max<std::size_t>(256, 2 * slots_.size()));
     for (std::size_t i = 0; i < count_; ++i) {
       larger[i] = std::move(slots_[(head_ + i) % slots_.size()]);
     }
