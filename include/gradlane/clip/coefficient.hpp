@@ -72,7 +72,7 @@ struct bucket_coefficient {
     auto const norm     = clips ? std::sqrt(record->sum_of_squares) : 0.0;
     auto const factor   = clip_factor(norm, scale * record->threshold);
     auto const used     = step->share > 0;
-    record->norm        = norm / scale;
+    record->norm        = used ? norm / scale : 0.0;
     record->clipped     = static_cast<std::uint32_t>(used && factor < 1);
     record->coefficient = used ? static_cast<float>(factor * (step->share / loss.divisor())) : 0.0F;
     record->non_finite  = static_cast<std::uint32_t>(used && !is_finite(norm));
