@@ -213,5 +213,10 @@ template <class Device>
 gradient_buckets(Device&, bucket_plan) -> gradient_buckets<Device>;
 template <class Device>
 gradient_buckets(Device&, bucket_plan, storage_options) -> gradient_buckets<Device>;
+template <class Device>
+gradient_buckets(Device&, bucket_plan, std::vector<buffer_view> const&) -> gradient_buckets<Device>;
+template <class Device>
+gradient_buckets(Device&, bucket_plan, std::vector<buffer_view> const&, storage_options)
+    -> gradient_buckets<Device>;
 
 }  // namespace gradlane
