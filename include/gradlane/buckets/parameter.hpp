@@ -5,12 +5,12 @@
 #include <gradlane/error.hpp>        // for contract_error, expects
 #include <gradlane/types.hpp>        // for dtype
 
-#include <algorithm>   // for sort
-#include <cstddef>     // for size_t
-#include <functional>  // for less
-#include <span>        // for span
-#include <string>      // for string, to_string
-#include <vector>      // for vector
+#include <algorithm>  // for sort
+#include <cstddef>    // for size_t
+#include <cstdint>    // for uintptr_t
+#include <span>       // for span
+#include <string>     // for string, to_string
+#include <vector>     // for vector
 
 namespace gradlane {
 
@@ -46,10 +46,11 @@ inline void detect_ties(std::vector<parameter>& parameters, std::span<buffer_vie
     }
     order.push_back(i);
   }
+  auto const start = [&](std::size_t i) {
+    return reinterpret_cast<std::uintptr_t>(tensors[i].data());
+  };
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    auto const* left  = tensors[a].data();
-    auto const* right = tensors[b].data();
-    return left != right ? std::less<>{}(left, right) : a < b;
+    return start(a) != start(b) ? start(a) < start(b) : a < b;
   });
   auto owner = std::size_t{0};  // index into `order` of the last range that was not a copy
   for (auto k = std::size_t{1}; k < order.size(); ++k) {
@@ -57,7 +58,7 @@ inline void detect_ties(std::vector<parameter>& parameters, std::span<buffer_vie
     auto const& next   = tensors[order[k]];
     auto const& name   = parameters[order[owner]].name;
     auto& candidate    = parameters[order[k]];
-    auto const overlap = std::less<>{}(next.data(), held.data() + held.size_bytes());
+    auto const overlap = start(order[k]) < start(order[owner]) + held.size_bytes();
     auto const same =
         next.data() == held.data() && next.count() == held.count() && next.type() == held.type();
     if (same) {

@@ -5,20 +5,19 @@
 #include <gradlane/error.hpp>              // for contract_error, expects
 #include <gradlane/types.hpp>              // for dtype, is_floating, name_of, size_of
 
-#include <algorithm>      // for stable_sort
-#include <array>          // for array
-#include <bit>            // for has_single_bit
-#include <cstddef>        // for size_t
-#include <cstdint>        // for uint64_t
-#include <limits>         // for numeric_limits
-#include <numeric>        // for iota
-#include <optional>       // for optional
-#include <span>           // for span
-#include <string>         // for string, to_string
-#include <string_view>    // for string_view
-#include <unordered_map>  // for unordered_map
-#include <utility>        // for move
-#include <vector>         // for vector
+#include <algorithm>    // for lower_bound, stable_sort
+#include <array>        // for array
+#include <bit>          // for has_single_bit
+#include <cstddef>      // for size_t
+#include <cstdint>      // for uint64_t
+#include <limits>       // for numeric_limits
+#include <numeric>      // for iota
+#include <optional>     // for optional
+#include <span>         // for span
+#include <string>       // for string, to_string
+#include <string_view>  // for string_view
+#include <utility>      // for move
+#include <vector>       // for vector
 
 namespace gradlane {
 
@@ -118,9 +117,7 @@ class bucket_plan {
 
   /// @throws contract_error for a name that no parameter has.
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
-    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
-      if (parameters_[i].name == name) { return i; }
-    }
+    if (auto const found = find(name)) { return *found; }
     throw contract_error{"bucket_plan: no parameter is named '" + std::string{name} + "'"};
   }
 
@@ -208,47 +205,65 @@ class bucket_plan {
     expects(options_.pad_to > 0, "bucket_plan: pad_to must be at least 1");
   }
 
-  /// Fills owners_ too.
+  /// Fills by_name_ and owners_ too.
   void check_parameters() {
-    auto index           = std::unordered_map<std::string_view, std::size_t>{};
     constexpr auto limit = std::numeric_limits<std::size_t>::max() >> 8U;
     auto total           = std::size_t{0};
     for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
-      auto const& p   = parameters_[i];
-      auto const fail = [&](std::string const& what) {
-        throw contract_error{"bucket_plan: parameter " + std::to_string(i) + " '" + p.name + "' " +
-                             what};
-      };
-      if (p.name.empty()) { fail("has no name"); }
-      if (auto const [other, fresh] = index.emplace(p.name, i); !fresh) {
-        fail("has the same name as parameter " + std::to_string(other->second));
-      }
+      auto const& p = parameters_[i];
+      if (p.name.empty()) { refuse(i, "has no name"); }
       if (!is_floating(p.type)) {
-        fail("is " + std::string{name_of(p.type)} + "; gradients are fp32, fp64, bf16 or fp16");
+        refuse(i,
+               "is " + std::string{name_of(p.type)} + "; gradients are fp32, fp64, bf16 or fp16");
       }
-      if (p.uses == 0) { fail("has uses 0; say trainable = false where no gradient comes"); }
-      if (p.count > limit - total) { fail("makes the sum of all counts overflow"); }
+      if (p.uses == 0) { refuse(i, "has uses 0; say trainable = false where no gradient comes"); }
+      if (p.count > limit - total) { refuse(i, "makes the sum of all counts overflow"); }
       total += p.count;
     }
-    owners_.resize(parameters_.size());
-    for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
-      owners_[i] = parameters_[i].tied_to.empty() ? i : owner_of_tie(parameters_[i], index);
+    sort_names();
+    for (auto const& p : parameters_) { owners_.push_back(owner_of(p)); }
+  }
+
+  [[noreturn]] void refuse(std::size_t i, std::string const& why) const {
+    throw contract_error{"bucket_plan: parameter " + std::to_string(i) + " '" +
+                         parameters_[i].name + "' " + why};
+  }
+
+  void sort_names() {
+    by_name_.resize(parameters_.size());
+    std::iota(by_name_.begin(), by_name_.end(), std::size_t{0});
+    std::stable_sort(by_name_.begin(), by_name_.end(), [&](std::size_t a, std::size_t b) {
+      return parameters_[a].name < parameters_[b].name;
+    });
+    for (auto k = std::size_t{1}; k < by_name_.size(); ++k) {
+      if (parameters_[by_name_[k]].name != parameters_[by_name_[k - 1]].name) { continue; }
+      refuse(by_name_[k], "has the same name as parameter " + std::to_string(by_name_[k - 1]));
     }
   }
 
-  [[nodiscard]] std::size_t owner_of_tie(
-      parameter const& p, std::unordered_map<std::string_view, std::size_t> const& index) const {
+  [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const {
+    auto const before = [&](std::size_t i, std::string_view text) {
+      return parameters_[i].name < text;
+    };
+    auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, before);
+    if (found == by_name_.end() || parameters_[*found].name != name) { return std::nullopt; }
+    return *found;
+  }
+
+  /// The index of the parameter whose slot `p` uses.
+  [[nodiscard]] std::size_t owner_of(parameter const& p) const {
+    if (p.tied_to.empty()) { return *find(p.name); }
     auto const fail = [&](std::string const& what) {
       throw contract_error{"bucket_plan: '" + p.name + "' is tied to '" + p.tied_to + "', " + what};
     };
-    auto const found = index.find(p.tied_to);
-    if (found == index.end()) { fail("which does not exist"); }
-    auto const& other = parameters_[found->second];
+    auto const found = find(p.tied_to);
+    if (!found) { fail("which does not exist"); }
+    auto const& other = parameters_[*found];
     if (!other.tied_to.empty()) { fail("which is tied itself; tie all to one parameter"); }
     if (other.count != p.count || other.type != p.type || other.trainable != p.trainable) {
       fail("which differs in count, dtype or trainable");
     }
-    return found->second;
+    return *found;
   }
 
   /// Slot owners by the reverse of the forward order; tied ones stand where their first use in
@@ -318,6 +333,7 @@ class bucket_plan {
 
   std::vector<parameter> parameters_;
   bucket_options options_;
+  std::vector<std::size_t> by_name_;               // indices of parameters, sorted by name
   std::vector<std::size_t> owners_;                // by parameter
   std::vector<std::optional<bucket_slot>> slots_;  // by parameter
   std::vector<bucket_layout> buckets_;
