@@ -11,6 +11,7 @@
 #include <gradlane/clip/coefficient.hpp>
 #include <gradlane/clip/policy.hpp>
 #include <gradlane/clip/report.hpp>
+#include <gradlane/clip/rules.hpp>
 #include <gradlane/clip/threshold.hpp>
 #include <gradlane/clip_allreduce.hpp>
 #include <gradlane/concepts.hpp>
@@ -27,6 +28,7 @@
 #include <gradlane/local/run.hpp>
 #include <gradlane/local/script.hpp>
 #include <gradlane/local/world.hpp>
+#include <gradlane/reduction_pipeline.hpp>
 #include <gradlane/types.hpp>
 #include <gradlane/version.hpp>
 // IWYU pragma: end_exports
