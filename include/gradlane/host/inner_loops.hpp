@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/types.hpp>  // for bf16, fp16, round_to_odd
+
+#include <array>    // for array
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint16_t, uint32_t
+#include <cstring>  // for memcpy
+#include <span>     // for span
+
+namespace gradlane::host {
+
+/// The unit in which kernels work, in elements: its copies stay in the first-level cache.
+inline constexpr std::size_t block_size = 256;
+
+template <class T>
+using block = std::span<T, block_size>;
+
+/// Partial sums of squares: element i of a tensor goes to lane i mod 32, on every machine.
+using square_lanes = std::array<double, 32>;
+
+/// The inner loops of all kernels in plain C++, for any machine; what `avx2_loops` must equal.
+///
+/// The square of a float is exact in double, so that a fused multiply-add changes no bit.
+struct portable_loops {
+  /// lanes[i mod 32] += x[i]²; the size of x is a multiple of 32.
+  template <class T>
+  static void add_squares(square_lanes& lanes, std::span<T const> x) noexcept {
+    auto sums = lanes;  // a copy: registers, for x might alias lanes
+    for (std::size_t i = 0; i < x.size(); i += sums.size()) {
+      for (std::size_t lane = 0; lane < sums.size(); ++lane) {
+        auto const value = static_cast<double>(x[i + lane]);
+        sums[lane] += value * value;
+      }
+    }
+    lanes = sums;
+  }
+
+  /// out[i] = in[i], exact.
+  template <class T>
+  static void widen(block<T const> in, block<float> out) noexcept {
+    for (std::size_t i = 0; i < block_size; ++i) { out[i] = static_cast<float>(in[i]); }
+  }
+
+  /// out[i] = in[i], to nearest, ties to even.
+  template <class T>
+  static void narrow(block<float const> in, block<T> out) noexcept {
+    for (std::size_t i = 0; i < block_size; ++i) { out[i] = T{in[i]}; }
+  }
+
+  /// x[i] *= c rounded to odd: narrow() then gives what one rounding of the product would.
+  static void scale_to_odd(block<float> x, float c) noexcept {
+    auto const factor = static_cast<double>(c);
+    for (auto& value : x) {
+      value = gradlane::detail::round_to_odd(static_cast<double>(value) * factor);
+    }
+  }
+};
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+/// The same for x86-64 with AVX2 and F16C, whatever the compiler was told to build for. Same bits
+/// as portable_loops; only a signalling fp16 NaN may become quiet.
+///
+/// Written with vector extensions: <immintrin.h> would double the weight of the library's headers.
+/// Without FMA (and AVX-512, which brings its own), lest a compiler contract the squares of
+/// doubles.
+struct avx2_loops {
+  [[nodiscard]] static bool supported() noexcept {
+    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+  }
+
+  template <class T>
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void add_squares(
+      square_lanes& lanes, std::span<T const> x) noexcept {
+    auto s0 = load<f64x4>(&lanes[0]);
+    auto s1 = load<f64x4>(&lanes[4]);
+    auto s2 = load<f64x4>(&lanes[8]);
+    auto s3 = load<f64x4>(&lanes[12]);
+    auto s4 = load<f64x4>(&lanes[16]);
+    auto s5 = load<f64x4>(&lanes[20]);
+    auto s6 = load<f64x4>(&lanes[24]);
+    auto s7 = load<f64x4>(&lanes[28]);
+    for (auto const *at = x.data(), *end = at + x.size(); at != end; at += 32) {
+      s0 += square4(at);
+      s1 += square4(at + 4);
+      s2 += square4(at + 8);
+      s3 += square4(at + 12);
+      s4 += square4(at + 16);
+      s5 += square4(at + 20);
+      s6 += square4(at + 24);
+      s7 += square4(at + 28);
+    }
+    store(&lanes[0], s0);
+    store(&lanes[4], s1);
+    store(&lanes[8], s2);
+    store(&lanes[12], s3);
+    store(&lanes[16], s4);
+    store(&lanes[20], s5);
+    store(&lanes[24], s6);
+    store(&lanes[28], s7);
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<bf16 const> in,
+                                                                   block<float> out) noexcept {
+    for (std::size_t i = 0; i < block_size; i += 8) {
+      store(&out[i], to_u32(load<u16x8>(&in[i])) << 16U);
+    }
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<fp16 const> in,
+                                                                   block<float> out) noexcept {
+    for (std::size_t i = 0; i < block_size; i += 8) {
+      store(&out[i], __builtin_ia32_vcvtph2ps256(load<i16x8>(&in[i])));
+    }
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float const> in,
+                                                                    block<bf16> out) noexcept {
+    for (std::size_t i = 0; i < block_size; i += 8) {
+      auto const value   = load<f32x8>(&in[i]);
+      auto const bits    = reinterpret_cast<u32x8>(value);
+      auto const rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
+      auto const quiet   = (bits >> 16U) | 0x40U;
+      store(&out[i], __builtin_convertvector(value == value ? rounded : quiet, u16x8));
+    }
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float const> in,
+                                                                    block<fp16> out) noexcept {
+    for (std::size_t i = 0; i < block_size; i += 8) {
+      store(&out[i], __builtin_ia32_vcvtps2ph256(load<f32x8>(&in[i]), 0));  // 0: nearest, even
+    }
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void scale_to_odd(block<float> x,
+                                                                          float c) noexcept {
+    auto const factor = f64x4{} + static_cast<double>(c);
+    for (std::size_t i = 0; i < block_size; i += 4) {
+      auto const product = to_f64(load<f32x4>(&x[i])) * factor;
+      auto const nearest = to_f32(product);
+      auto const back    = to_f64(nearest);
+      auto const away    = low_words(magnitude(back) > magnitude(product));
+      auto const inexact = low_words(back != product);
+      store(&x[i], (reinterpret_cast<i32x4>(nearest) + away) | (inexact & 1));
+    }
+  }
+
+ private:
+  using f32x4 [[gnu::vector_size(16)]] = float;
+  using f32x8 [[gnu::vector_size(32)]] = float;
+  using f64x4 [[gnu::vector_size(32)]] = double;
+  using i16x8 [[gnu::vector_size(16)]] = std::int16_t;
+  using u16x8 [[gnu::vector_size(16)]] = std::uint16_t;
+  using i32x4 [[gnu::vector_size(16)]] = std::int32_t;
+  using i32x8 [[gnu::vector_size(32)]] = std::int32_t;
+  using u32x8 [[gnu::vector_size(32)]] = std::uint32_t;
+  using i64x4 [[gnu::vector_size(32)]] = std::int64_t;
+
+  template <class V>
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static V load(
+      void const* from) noexcept {
+    V value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+
+  template <class V>
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static void store(
+      void* to, V value) noexcept {
+    std::memcpy(to, &value, sizeof value);
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 square4(
+      float const* from) noexcept {
+    auto const x = to_f64(load<f32x4>(from));
+    return x * x;
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 square4(
+      double const* from) noexcept {
+    auto const x = load<f64x4>(from);
+    return x * x;
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 magnitude(
+      f64x4 x) noexcept {
+    return reinterpret_cast<f64x4>(reinterpret_cast<i64x4>(x) & ~(std::int64_t{1} << 63));
+  }
+
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static i32x4 low_words(
+      i64x4 x) noexcept {
+    auto const words = reinterpret_cast<i32x8>(x);
+    return __builtin_shufflevector(words, words, 0, 2, 4, 6);
+  }
+
+  // g++ 12 splits these conversions in two where it is not told the instruction.
+#if defined(__clang__)
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 to_f64(
+      f32x4 x) noexcept {
+    return __builtin_convertvector(x, f64x4);
+  }
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f32x4 to_f32(
+      f64x4 x) noexcept {
+    return __builtin_convertvector(x, f32x4);
+  }
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static u32x8 to_u32(
+      u16x8 x) noexcept {
+    return __builtin_convertvector(x, u32x8);
+  }
+#else
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 to_f64(
+      f32x4 x) noexcept {
+    return __builtin_ia32_cvtps2pd256(x);
+  }
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f32x4 to_f32(
+      f64x4 x) noexcept {
+    return __builtin_ia32_cvtpd2ps256(x);
+  }
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static u32x8 to_u32(
+      u16x8 x) noexcept {
+    return reinterpret_cast<u32x8>(__builtin_ia32_pmovzxwd256(reinterpret_cast<i16x8>(x)));
+  }
+#endif
+};
+
+#endif
+
+}  // namespace gradlane::host
