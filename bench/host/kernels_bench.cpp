@@ -136,5 +136,3 @@ BENCHMARK(pack<bf16, bf16>)->Apply(sizes);
 BENCHMARK(pack<bf16, float>)->Apply(sizes);
 
 }  // namespace
-
-BENCHMARK_MAIN();

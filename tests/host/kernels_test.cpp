@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support/rounding.hpp"  // for nearest, same, finite_values, integers
-
 #include <gradlane/buffer_view.hpp>       // for buffer_view
 #include <gradlane/host/inner_loops.hpp>  // for portable_loops, avx2_loops
 #include <gradlane/host/kernels.hpp>      // for all that is tested
 #include <gradlane/types.hpp>             // for bf16, fp16, floating_element
 
 #include <doctest/doctest.h>
+
+#include <support/rounding.hpp>  // for nearest, same, finite_values, integers
 
 #include <algorithm>  // for all_of, copy
 #include <array>      // for array

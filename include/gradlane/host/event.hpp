@@ -26,7 +26,7 @@ class event {
 
   void record(stream const& on) {
     if (core_ != on.core_) { core_ = on.core_; }
-    place_ = core_->end();
+    place_ = on.core_->end();
   }
 
   [[nodiscard]] bool is_done() const noexcept { return !core_ || core_->is_done(place_); }
