@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Text, data, optimizer, checkpoints and reports of the BERT example.
+#
+# Text needs utf8proc and SentencePiece, HDF5 is optional (Debian: libutf8proc-dev,
+# libsentencepiece-dev, libhdf5-dev).
+find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
+find_library(UTF8PROC_LIBRARY utf8proc)
+find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
+find_library(SENTENCEPIECE_LIBRARY sentencepiece)
+find_library(SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train)
+mark_as_advanced(
+  UTF8PROC_INCLUDE_DIR
+  UTF8PROC_LIBRARY
+  SENTENCEPIECE_INCLUDE_DIR
+  SENTENCEPIECE_LIBRARY
+  SENTENCEPIECE_TRAIN_LIBRARY
+)
+
+add_library(gradlane_bert_files STATIC files.cpp)
+target_link_libraries(gradlane_bert_files PUBLIC gradlane_bert)
+
+if(UTF8PROC_LIBRARY AND SENTENCEPIECE_LIBRARY AND SENTENCEPIECE_TRAIN_LIBRARY)
+  add_library(
+    gradlane_bert_text STATIC
+    text/documents.cpp
+    text/html.cpp
+    text/sentences.cpp
+    text/sources.cpp
+    text/train_vocabulary.cpp
+    text/vocabulary.cpp
+    text/wordpiece.cpp
+    text/words.cpp
+  )
+  target_include_directories(
+    gradlane_bert_text SYSTEM
+    PRIVATE ${UTF8PROC_INCLUDE_DIR} ${SENTENCEPIECE_INCLUDE_DIR}
+  )
+  target_link_libraries(
+    gradlane_bert_text
+    PUBLIC gradlane_bert_files
+    PRIVATE ${UTF8PROC_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY}
+  )
+else()
+  message(STATUS "example bert: reads no text, that needs utf8proc and SentencePiece")
+endif()
+
+foreach(library gradlane_bert_files gradlane_bert_text)
+  if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
+    gradlane_warnings(${library})
+  endif()
+endforeach()

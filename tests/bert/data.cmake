@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# Tests of the BERT example's text, data, optimizer, checkpoints and reports.
+find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
+find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
+
+gradlane_test(bert/files_test.cpp LINK gradlane_bert_files)
+
+if(UTF8PROC_INCLUDE_DIR AND SENTENCEPIECE_INCLUDE_DIR)
+  gradlane_test(bert/text_test.cpp LINK gradlane_bert_text)
+  gradlane_test(bert/wordpiece_test.cpp LINK gradlane_bert_text)
+  target_compile_definitions(
+    bert_wordpiece_test
+    PRIVATE BERT_GOLDEN="${CMAKE_CURRENT_LIST_DIR}/golden"
+  )
+else()
+  message(STATUS "tests of the BERT example's text: skipped, they need utf8proc and SentencePiece")
+endif()
