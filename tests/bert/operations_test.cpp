@@ -486,13 +486,13 @@ TEST_CASE("dropout bytes filled by vectors are those of the definition") {
   auto row        = std::vector<std::uint8_t>(512);
   cpu::fill_row_bytes(drop, 5, 9, 300, row.data());
   for (auto j = 0U; j < 300; ++j) {
-    CHECK(cpu::factor_of(row[j], drop) == row_factor(drop, 5, 9, j));
+    CHECK(cpu::byte_factor{drop}(row[j]) == row_factor(drop, 5, 9, j));
   }
   auto tile = std::vector<std::uint8_t>(32 * 192);
   cpu::fill_attention_bytes(drop, 6, 64, 130, 192, tile.data());
   for (auto q = 0U; q < 32; ++q) {
     for (auto k = 0U; k < 130; ++k) {
-      CHECK(cpu::factor_of(tile[q * 192 + k], drop) == attention_factor(drop, 6, 64 + q, k));
+      CHECK(cpu::byte_factor{drop}(tile[q * 192 + k]) == attention_factor(drop, 6, 64 + q, k));
     }
   }
 }

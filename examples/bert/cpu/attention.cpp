@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention.hpp"
 
-#include "dropout_bytes.hpp"  // for fill_attention_bytes, factor_of
+#include "dropout_bytes.hpp"  // for fill_attention_bytes, byte_factor
+#include "storage.hpp"        // for as_float, store
 #include "vector_math.hpp"    // for exp_fast
-
-#include <gradlane/types.hpp>  // for bf16
 
 #include <oneapi/dnnl/dnnl.h>  // for dnnl_sgemm
 
@@ -38,28 +37,28 @@ struct attention_operations<Value>::task {
   }
 
   /// (n, d) = (that part of the rows of x + bias) * scale
-  void load(in x, std::size_t from, float const* bias, float scale, float* to) const {
+  void read(in x, std::size_t from, float const* bias, float scale, float* to) const {
     for (auto i = std::size_t{0}; i < n; ++i) {
       auto const* row = x.row(first + i) + from;
       auto* target    = to + i * d;
       if (bias == nullptr) {
 #pragma omp simd
-        for (std::size_t j = 0; j < d; ++j) { target[j] = static_cast<float>(row[j]); }
+        for (std::size_t j = 0; j < d; ++j) { target[j] = as_float(row[j]); }
       } else {
 #pragma omp simd
         for (std::size_t j = 0; j < d; ++j) {
-          target[j] = (static_cast<float>(row[j]) + bias[from + j]) * scale;
+          target[j] = (as_float(row[j]) + bias[from + j]) * scale;
         }
       }
     }
   }
 
-  void store(float const* from, float scale, out x, std::size_t to) const {
+  void write(float const* from, float scale, out x, std::size_t to) const {
     for (auto i = std::size_t{0}; i < n; ++i) {
       auto* row          = x.row(first + i) + to;
       auto const* source = from + i * d;
 #pragma omp simd
-      for (std::size_t j = 0; j < d; ++j) { row[j] = Value{source[j] * scale}; }
+      for (std::size_t j = 0; j < d; ++j) { store(source[j] * scale, row[j]); }
     }
   }
 
@@ -101,7 +100,8 @@ void multiply(char transpose_a,
 
 // A row of scores becomes dropped-out probabilities; returns the log of the sum.
 float softmax(float* row, std::size_t n, std::uint8_t const* bytes, dropout const& drop) {
-  auto largest = row[0];
+  auto const keep = byte_factor{drop};
+  auto largest    = row[0];
 #pragma omp simd reduction(max : largest)
   for (std::size_t k = 0; k < n; ++k) { largest = row[k] > largest ? row[k] : largest; }
   auto sum = 0.0F;
@@ -112,7 +112,7 @@ float softmax(float* row, std::size_t n, std::uint8_t const* bytes, dropout cons
   }
   auto const inverse = 1.0F / sum;
 #pragma omp simd
-  for (std::size_t k = 0; k < n; ++k) { row[k] *= inverse * factor_of(bytes[k], drop); }
+  for (std::size_t k = 0; k < n; ++k) { row[k] *= inverse * keep(bytes[k]); }
   return largest + std::log(sum);
 }
 
@@ -124,10 +124,11 @@ void softmax_gradient(float* scores,
                       float delta,
                       std::uint8_t const* bytes,
                       dropout const& drop) {
+  auto const keep = byte_factor{drop};
 #pragma omp simd
   for (std::size_t k = 0; k < n; ++k) {
     auto const p    = exp_fast(scores[k] - lse);
-    auto const kept = factor_of(bytes[k], drop);
+    auto const kept = keep(bytes[k]);
     scores[k]       = p * kept;
     gradients[k]    = p * (gradients[k] * kept - delta);
   }
@@ -191,15 +192,15 @@ void attention_operations<Value>::attention(batch_index const& rows,
     auto* const v    = t.vectors(2);
     auto* const o    = t.vectors(3);
     auto* const p    = t.scores(0);
-    t.load(qkv, t.column(0), bias.data(), scale, q);
-    t.load(qkv, t.column(1), bias.data(), 1.0F, k);
-    t.load(qkv, t.column(2), bias.data(), 1.0F, v);
+    t.read(qkv, t.column(0), bias.data(), scale, q);
+    t.read(qkv, t.column(1), bias.data(), 1.0F, k);
+    t.read(qkv, t.column(2), bias.data(), 1.0F, v);
     multiply('N', 'T', t.n, t.n, t.d, q, k, p);
     for (auto i = std::size_t{0}; i < t.n; ++i) {
       lse[t.number * qkv.rows + t.first + i] = softmax(p + i * t.n, t.n, t.bytes_of(i), t.drop);
     }
     multiply('N', 'N', t.n, t.d, t.n, p, v, o);
-    t.store(o, 1.0F, context, t.number * t.d);
+    t.write(o, 1.0F, context, t.number * t.d);
   });
 }
 
@@ -226,11 +227,11 @@ void attention_operations<Value>::attention_gradient(batch_index const& rows,
     auto* const gv   = t.vectors(7);
     auto* const p    = t.scores(0);
     auto* const gp   = t.scores(1);
-    t.load(qkv, t.column(0), bias.data(), scale, q);
-    t.load(qkv, t.column(1), bias.data(), 1.0F, k);
-    t.load(qkv, t.column(2), bias.data(), 1.0F, v);
-    t.load(context, t.number * t.d, nullptr, 1.0F, o);
-    t.load(dcontext, t.number * t.d, nullptr, 1.0F, go);
+    t.read(qkv, t.column(0), bias.data(), scale, q);
+    t.read(qkv, t.column(1), bias.data(), 1.0F, k);
+    t.read(qkv, t.column(2), bias.data(), 1.0F, v);
+    t.read(context, t.number * t.d, nullptr, 1.0F, o);
+    t.read(dcontext, t.number * t.d, nullptr, 1.0F, go);
     multiply('N', 'T', t.n, t.n, t.d, q, k, p);
     multiply('N', 'T', t.n, t.n, t.d, go, v, gp);
     for (auto i = std::size_t{0}; i < t.n; ++i) {
@@ -248,9 +249,9 @@ void attention_operations<Value>::attention_gradient(batch_index const& rows,
     multiply('T', 'N', t.n, t.d, t.n, p, go, gv);
     multiply('N', 'N', t.n, t.d, t.n, gp, k, gq);
     multiply('T', 'N', t.n, t.d, t.n, gp, q, gk);  // q is scaled already
-    t.store(gq, scale, dqkv, t.column(0));
-    t.store(gk, 1.0F, dqkv, t.column(1));
-    t.store(gv, 1.0F, dqkv, t.column(2));
+    t.write(gq, scale, dqkv, t.column(0));
+    t.write(gk, 1.0F, dqkv, t.column(1));
+    t.write(gv, 1.0F, dqkv, t.column(2));
   });
 }
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cross_entropy.hpp"
 
+#include "storage.hpp"      // for as_float, store
 #include "vector_math.hpp"  // for exp_fast
-
-#include <gradlane/types.hpp>  // for bf16
 
 #include <cmath>  // for log
 
@@ -20,20 +19,18 @@ typename cross_entropy_operations<Value>::entropy cross_entropy_operations<Value
     auto const* b = bias.data();
     for (auto i = first; i < last; ++i) {
       auto* row    = logits.row(i);
-      auto largest = static_cast<float>(row[0]) + b[0];
+      auto largest = as_float(row[0]) + b[0];
 #pragma omp simd reduction(max : largest)
       for (std::size_t j = 0; j < logits.cols; ++j) {
-        row[j]           = Value{static_cast<float>(row[j]) + b[j]};
-        auto const value = static_cast<float>(row[j]);
+        store(as_float(row[j]) + b[j], row[j]);
+        auto const value = as_float(row[j]);
         largest          = value > largest ? value : largest;
       }
       auto sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
-      for (std::size_t j = 0; j < logits.cols; ++j) {
-        sum += exp_fast(static_cast<float>(row[j]) - largest);
-      }
+      for (std::size_t j = 0; j < logits.cols; ++j) { sum += exp_fast(as_float(row[j]) - largest); }
       auto const log_sum = largest + std::log(sum);
-      auto const hit     = static_cast<float>(row[labels[i]]);
+      auto const hit     = as_float(row[labels[i]]);
       lse[i]             = log_sum;
       rows_[i].loss      = static_cast<double>(log_sum - hit);
       rows_[i].correct   = hit == largest ? 1 : 0;
@@ -58,12 +55,12 @@ void cross_entropy_operations<Value>::cross_entropy_gradient(out logits,
       auto* row        = logits.row(i);
       auto const shift = lse[i];
       auto const label = static_cast<std::size_t>(labels[i]);
-      auto const hit   = exp_fast(static_cast<float>(row[label]) - shift);
+      auto const hit   = exp_fast(as_float(row[label]) - shift);
 #pragma omp simd
       for (std::size_t j = 0; j < logits.cols; ++j) {
-        row[j] = Value{factor * exp_fast(static_cast<float>(row[j]) - shift)};
+        store(factor * exp_fast(as_float(row[j]) - shift), row[j]);
       }
-      row[label] = Value{factor * (hit - 1.0F)};
+      store(factor * (hit - 1.0F), row[label]);
     }
   });
 }

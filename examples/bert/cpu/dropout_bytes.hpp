@@ -9,10 +9,19 @@
 
 namespace bert::cpu {
 
-/// The factor that a byte stands for.
-[[nodiscard]] inline float factor_of(std::uint8_t byte, dropout const& drop) {
-  return std::uint32_t{byte} < drop.threshold ? drop.scale : 0.0F;
-}
+/// The factors that bytes stand for. To be copied before a loop over bytes, which is then free of
+/// branches.
+class byte_factor {
+ public:
+  explicit byte_factor(dropout const& drop) : threshold_{drop.threshold}, scale_{drop.scale} {}
+  [[nodiscard]] float operator()(std::uint8_t byte) const {
+    return std::uint32_t{byte} < threshold_ ? scale_ : 0.0F;
+  }
+
+ private:
+  std::uint32_t threshold_;
+  float scale_;
+};
 
 /// Bytes of the elements 0 … count - 1 of a row. `bytes` has room for count rounded up to 256.
 inline void fill_row_bytes(dropout const& drop,

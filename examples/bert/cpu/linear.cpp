@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "linear.hpp"
 
+#include "storage.hpp"  // for as_float, store
+
 #include <gradlane/error.hpp>  // for error
 
 #include <oneapi/dnnl/dnnl.h>  // for dnnl_sgemm
@@ -107,11 +109,11 @@ void linear_operations<gradlane::bf16>::load(std::span<float const> parameters) 
     if (native_ != nullptr) {
       auto* to = weights_.data();
 #pragma omp simd
-      for (std::size_t i = first; i < last; ++i) { to[i] = bf16{from[i]}; }
+      for (std::size_t i = first; i < last; ++i) { store(from[i], to[i]); }
     } else {
       auto* to = wide_weights_.data();
 #pragma omp simd
-      for (std::size_t i = first; i < last; ++i) { to[i] = static_cast<float>(bf16{from[i]}); }
+      for (std::size_t i = first; i < last; ++i) { to[i] = as_float(bf16{from[i]}); }
     }
   });
 }
@@ -125,7 +127,7 @@ matrix_view<float> linear_operations<gradlane::bf16>::widen(matrix_view<bf16 con
       auto const* from = x.row(i);
       auto* to         = result.row(i);
 #pragma omp simd
-      for (std::size_t j = 0; j < x.cols; ++j) { to[j] = static_cast<float>(from[j]); }
+      for (std::size_t j = 0; j < x.cols; ++j) { to[j] = as_float(from[j]); }
     }
   });
   return result;
@@ -139,7 +141,7 @@ void narrow(execution const& on, matrix_view<float const> x, matrix_view<gradlan
       auto const* from = x.row(i);
       auto* to         = y.row(i);
 #pragma omp simd
-      for (std::size_t j = 0; j < x.cols; ++j) { to[j] = gradlane::bf16{from[j]}; }
+      for (std::size_t j = 0; j < x.cols; ++j) { store(from[j], to[j]); }
     }
   });
 }

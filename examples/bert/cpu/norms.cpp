@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "norms.hpp"
 
-#include "dropout_bytes.hpp"  // for fill_row_bytes, factor_of
-
-#include <gradlane/types.hpp>  // for bf16
+#include "dropout_bytes.hpp"  // for fill_row_bytes, byte_factor
+#include "storage.hpp"        // for as_float, store
 
 #include <algorithm>  // for fill
 #include <cmath>      // for sqrt
@@ -78,9 +77,9 @@ float normalise(float const* x,
       1.0F / std::sqrt(squares / static_cast<float>(h) + static_cast<float>(epsilon));
 #pragma omp simd
   for (std::size_t j = 0; j < h; ++j) {
-    auto const z  = (x[j] - mean) * inverse;
-    normalised[j] = Value{z};
-    y[j]          = Value{z * weight[j] + bias[j]};
+    auto const z = (x[j] - mean) * inverse;
+    store(z, normalised[j]);
+    store(z * weight[j] + bias[j], y[j]);
   }
   return inverse;
 }
@@ -99,7 +98,7 @@ void differentiate(float* dy,
   auto projection = 0.0F;
 #pragma omp simd reduction(+ : mean, projection)
   for (std::size_t j = 0; j < h; ++j) {
-    auto const z = static_cast<float>(normalised[j]);
+    auto const z = as_float(normalised[j]);
     auto const g = dy[j] * weight[j];
     sum_weight[j] += dy[j] * z;
     sum_bias[j] += dy[j];
@@ -111,7 +110,7 @@ void differentiate(float* dy,
   projection /= static_cast<float>(h);
 #pragma omp simd
   for (std::size_t j = 0; j < h; ++j) {
-    dy[j] = inverse * (scaled[j] - mean - static_cast<float>(normalised[j]) * projection);
+    dy[j] = inverse * (scaled[j] - mean - as_float(normalised[j]) * projection);
   }
 }
 
@@ -119,12 +118,10 @@ template <class Value>
 void load_sum(Value const* a, Value const* b, std::size_t h, float* sum) {
   if (b == nullptr) {
 #pragma omp simd
-    for (std::size_t j = 0; j < h; ++j) { sum[j] = static_cast<float>(a[j]); }
+    for (std::size_t j = 0; j < h; ++j) { sum[j] = as_float(a[j]); }
   } else {
 #pragma omp simd
-    for (std::size_t j = 0; j < h; ++j) {
-      sum[j] = static_cast<float>(a[j]) + static_cast<float>(b[j]);
-    }
+    for (std::size_t j = 0; j < h; ++j) { sum[j] = as_float(a[j]) + as_float(b[j]); }
   }
 }
 
@@ -178,7 +175,7 @@ void norm_operations<Value>::norm_gradient(in dy,
                     work.sum_bias);
       auto* to = dx.row(i);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { to[j] = Value{work.row[j]}; }
+      for (std::size_t j = 0; j < h; ++j) { store(work.row[j], to[j]); }
     }
   });
   collect(0, dweight, accumulate);
@@ -196,7 +193,8 @@ void norm_operations<Value>::add_norm(batch_index const& rows,
                                       dropout const& drop,
                                       state s,
                                       out y) {
-  auto const h = branch.cols;
+  auto const h    = branch.cols;
+  auto const keep = byte_factor{drop};
   clear_sums(h);
   for_parts(on_, branch.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
     auto const work  = space(thread, h);
@@ -207,8 +205,7 @@ void norm_operations<Value>::add_norm(batch_index const& rows,
       auto const* b = branch.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < h; ++j) {
-        work.row[j] = static_cast<float>(a[j]) +
-                      (static_cast<float>(b[j]) + more[j]) * factor_of(work.bytes[j], drop);
+        work.row[j] = as_float(a[j]) + (as_float(b[j]) + more[j]) * keep(work.bytes[j]);
       }
       s.inverse_deviation[i] = normalise(
           work.row, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), y.row(i));
@@ -229,7 +226,8 @@ void norm_operations<Value>::add_norm_gradient(batch_index const& rows,
                                                std::span<float> dweight,
                                                std::span<float> dbias,
                                                bool accumulate) {
-  auto const h = dy.cols;
+  auto const h    = dy.cols;
+  auto const keep = byte_factor{drop};
   clear_sums(h);
   for_parts(on_, dy.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
     auto const work = space(thread, h);
@@ -248,9 +246,9 @@ void norm_operations<Value>::add_norm_gradient(batch_index const& rows,
       auto* b = dbranch.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < h; ++j) {
-        auto const kept = work.row[j] * factor_of(work.bytes[j], drop);
-        a[j]            = Value{work.row[j]};
-        b[j]            = Value{kept};
+        auto const kept = work.row[j] * keep(work.bytes[j]);
+        store(work.row[j], a[j]);
+        store(kept, b[j]);
         work.sum_branch[j] += kept;
       }
     }
@@ -271,7 +269,8 @@ void norm_operations<Value>::embed(batch_index const& rows,
                                    dropout const& drop,
                                    state s,
                                    out y) {
-  auto const h = y.cols;
+  auto const h    = y.cols;
+  auto const keep = byte_factor{drop};
   clear_sums(h);
   for_parts(on_, y.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
     auto const work = space(thread, h);
@@ -289,9 +288,7 @@ void norm_operations<Value>::embed(batch_index const& rows,
           normalise(work.row, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), to);
       fill_bytes(drop, rows, i, h, work.bytes);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) {
-        to[j] = Value{static_cast<float>(to[j]) * factor_of(work.bytes[j], drop)};
-      }
+      for (std::size_t j = 0; j < h; ++j) { store(as_float(to[j]) * keep(work.bytes[j]), to[j]); }
     }
   });
 }
@@ -309,7 +306,8 @@ void norm_operations<Value>::embed_gradient(batch_index const& rows,
                                             std::span<float> dweight,
                                             std::span<float> dbias,
                                             bool accumulate) {
-  auto const h = dy.cols;
+  auto const h    = dy.cols;
+  auto const keep = byte_factor{drop};
   clear_sums(h);
   row_gradients_.grow(dy.rows * h);
   for_parts(on_, dy.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
@@ -319,7 +317,7 @@ void norm_operations<Value>::embed_gradient(batch_index const& rows,
       load_sum<Value>(dy.row(i), dy_more.empty() ? nullptr : dy_more.row(i), h, row);
       fill_bytes(drop, rows, i, h, work.bytes);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { row[j] *= factor_of(work.bytes[j], drop); }
+      for (std::size_t j = 0; j < h; ++j) { row[j] *= keep(work.bytes[j]); }
       differentiate(row,
                     work.other,
                     h,

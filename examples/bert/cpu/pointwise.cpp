@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pointwise.hpp"
 
+#include "storage.hpp"      // for as_float, store
 #include "vector_math.hpp"  // for normal_fast
-
-#include <gradlane/types.hpp>  // for bf16
 
 #include <cmath>  // for tanh
 
@@ -18,8 +17,8 @@ void pointwise_operations<Value>::gelu(in x, reals bias, out y) const {
       auto* to         = y.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < x.cols; ++j) {
-        auto const z = static_cast<float>(from[j]) + b[j];
-        to[j]        = Value{z * normal_fast(z).cumulative};
+        auto const z = as_float(from[j]) + b[j];
+        store(z * normal_fast(z).cumulative, to[j]);
       }
     }
   });
@@ -41,11 +40,11 @@ void pointwise_operations<Value>::gelu_gradient(
       auto* to          = dx.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < columns; ++j) {
-        auto const z     = static_cast<float>(from[j]) + b[j];
+        auto const z     = as_float(from[j]) + b[j];
         auto const n     = normal_fast(z);
         auto const slope = n.cumulative + z * inverse_root * n.exponential;
-        auto const value = static_cast<float>(above[j]) * slope;
-        to[j]            = Value{value};
+        auto const value = as_float(above[j]) * slope;
+        store(value, to[j]);
         sum[j] += value;
       }
     }
@@ -63,7 +62,7 @@ template <class Value>
 void pointwise_operations<Value>::tanh(in x, reals bias, out y) const {
   for (auto i = std::size_t{0}; i < x.rows; ++i) {
     for (auto j = std::size_t{0}; j < x.cols; ++j) {
-      y(i, j) = Value{std::tanh(static_cast<float>(x(i, j)) + bias[j])};
+      store(std::tanh(as_float(x(i, j)) + bias[j]), y(i, j));
     }
   }
 }
@@ -73,8 +72,8 @@ void pointwise_operations<Value>::tanh_gradient(
     in y, in dy, out dx, std::span<float> dbias, bool accumulate) const {
   for (auto i = std::size_t{0}; i < y.rows; ++i) {
     for (auto j = std::size_t{0}; j < y.cols; ++j) {
-      auto const value = static_cast<float>(y(i, j));
-      dx(i, j)         = Value{static_cast<float>(dy(i, j)) * (1.0F - value * value)};
+      auto const value = as_float(y(i, j));
+      store(as_float(dy(i, j)) * (1.0F - value * value), dx(i, j));
     }
   }
   column_sums(dx, dbias, accumulate);
@@ -89,7 +88,7 @@ void pointwise_operations<Value>::column_sums(in dy, std::span<float> db, bool a
     for (auto i = std::size_t{0}; i < dy.rows; ++i) {
       auto const* from = dy.row(i);
 #pragma omp simd
-      for (std::size_t j = first; j < last; ++j) { sum[j] += static_cast<float>(from[j]); }
+      for (std::size_t j = first; j < last; ++j) { sum[j] += as_float(from[j]); }
     }
   });
 }
@@ -110,9 +109,7 @@ void pointwise_operations<Value>::scatter_add(in y,
     auto const* from = y.row(i);
     auto* to         = x.row(static_cast<std::size_t>(rows[i]));
 #pragma omp simd
-    for (std::size_t j = 0; j < x.cols; ++j) {
-      to[j] = Value{static_cast<float>(to[j]) + static_cast<float>(from[j])};
-    }
+    for (std::size_t j = 0; j < x.cols; ++j) { store(as_float(to[j]) + as_float(from[j]), to[j]); }
   }
 }
 
