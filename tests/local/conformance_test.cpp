@@ -24,6 +24,7 @@ struct threads {
     }
   }
   static int nodes(int size) { return (size + 2) / 3; }
+  static bool cuts() { return false; }
 };
 
 }  // namespace

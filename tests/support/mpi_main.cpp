@@ -9,8 +9,9 @@
 
 #include <mpi.h>
 
-#include <cstdio>       // for fprintf
+#include <cstdio>       // for fflush, fprintf, printf
 #include <cstdlib>      // for getenv
+#include <sstream>      // for ostringstream
 #include <string>       // for string, to_string
 #include <string_view>  // for string_view
 
@@ -47,8 +48,13 @@ int main(int argc, char** argv) {
         gradlane::test::watchdog{"rank " + std::to_string(rank) + " of " + std::to_string(size)};
     gradlane::test::current_watchdog = &guard;
     auto context                     = doctest::Context{argc, argv};
-    if (rank != 0) { context.setOption("minimal", true); }  // others speak up when they fail
+    auto text                        = std::ostringstream{};
+    context.setCout(&text);
     auto const here = context.run();
+    if (rank == 0 || here != 0) {  // the others speak up when they fail, each in one piece
+      std::printf("rank %d\n%s", rank, text.str().c_str());
+      std::fflush(stdout);
+    }
     guard.begin("(waiting for the other ranks to finish)");
     MPI_Allreduce(&here, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   }

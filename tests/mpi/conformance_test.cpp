@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The conformance suite over MPI_COMM_WORLD, at the thread level that main() was told to ask for;
+// GRADLANE_MPI_CHUNK=n cuts every buffer into chunks of n elements.
+#include <gradlane/host/device.hpp>       // for device
+#include <gradlane/mpi/communicator.hpp>  // for from_mpi, options
+
+#include <doctest/doctest.h>
+
+#include <mpi.h>
+
+#include <conformance/communicator.hpp>  // for GRADLANE_COMMUNICATOR_CONFORMANCE
+
+#include <algorithm>  // for min
+#include <cstdlib>    // for getenv, strtol, strtoull
+
+namespace {
+
+[[nodiscard]] char const* setting(char const* name) {
+  return std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+}
+
+struct processes {
+  template <class F>
+  static void run(F f) {
+    auto device = gradlane::host::device{};
+    auto wishes = gradlane::mpi::options{};
+    if (cuts()) { wishes.max_chunk = std::strtoull(setting("GRADLANE_MPI_CHUNK"), nullptr, 10); }
+    auto self = gradlane::mpi::from_mpi(device, MPI_COMM_WORLD, wishes);
+    f(self, device);
+  }
+
+  static bool cuts() { return setting("GRADLANE_MPI_CHUNK") != nullptr; }
+
+  /// MPICH deals the ranks out over as many pretend nodes as this variable says.
+  static int nodes(int size) {
+    auto const* const cliques = setting("MPIR_CVAR_NUM_CLIQUES");
+    return cliques == nullptr ? 1
+                              : std::min(size, static_cast<int>(std::strtol(cliques, nullptr, 10)));
+  }
+};
+
+}  // namespace
+
+GRADLANE_COMMUNICATOR_CONFORMANCE(processes);
