@@ -22,6 +22,9 @@ target_link_libraries(gradlane_bert_files PUBLIC gradlane_bert)
 if(UTF8PROC_LIBRARY AND SENTENCEPIECE_LIBRARY AND SENTENCEPIECE_TRAIN_LIBRARY)
   add_library(
     gradlane_bert_text STATIC
+    data/make_cache.cpp
+    data/sentence_pairs.cpp
+    data/token_cache.cpp
     text/documents.cpp
     text/html.cpp
     text/sentences.cpp
