@@ -22,7 +22,7 @@
 #include <source_location>  // for source_location
 #include <span>             // for span
 #include <string>           // for string, to_string
-#include <type_traits>      // for is_trivially_copyable_v
+#include <type_traits>      // for is_invocable_r_v, is_trivially_copyable_v, remove_cvref_t
 #include <utility>          // for forward, move
 
 namespace gradlane::host {
@@ -228,8 +228,11 @@ class device {
 
   /// Registers a function that every waiting host thread runs now and then, while the returned
   /// object lives. A sync that began before does not see it.
-  [[nodiscard]] progress_registration add_progress(progress_function function) {
-    return progress_registration{progress_, std::move(function)};
+  /// @param function  any movable callable of at most task::capacity bytes; see progress_function.
+  template <class F>
+    requires std::is_invocable_r_v<bool, std::remove_cvref_t<F>&>
+  [[nodiscard]] progress_registration add_progress(F&& function) {
+    return {progress_, progress_function{std::forward<F>(function)}};
   }
 
   /// Runs the progress functions once; true where one of them moved something.

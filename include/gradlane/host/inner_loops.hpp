@@ -18,7 +18,8 @@ template <class T>
 using block = std::span<T, block_size>;
 
 /// Partial sums of squares: element i of a tensor goes to lane i mod 32, on every machine.
-using square_lanes = std::array<double, 32>;
+inline constexpr std::size_t square_lane_count = 32;
+using square_lanes                             = std::array<double, square_lane_count>;
 
 /// The inner loops of all kernels in plain C++, for any machine; what `avx2_loops` must equal.
 ///

@@ -6,16 +6,15 @@
 #include <gradlane/host/inner_loops.hpp>  // for block, portable_loops, avx2_loops, square_lanes
 #include <gradlane/types.hpp>             // for dtype, floating_element, round_to_odd
 
-#include <algorithm>    // for copy_n, find_if, min
+#include <algorithm>    // for copy_n, min
 #include <array>        // for array
 #include <bit>          // for bit_cast
 #include <cmath>        // for isfinite, fma
-#include <cstddef>      // for size_t
+#include <cstddef>      // for byte, size_t
 #include <cstdint>      // for uint64_t, uintptr_t
 #include <cstring>      // for memcpy, memset
 #include <span>         // for span
-#include <tuple>        // for tuple_size_v
-#include <type_traits>  // for conditional_t, is_same_v, type_identity
+#include <type_traits>  // for conditional_t, is_same_v
 
 /// What host::device does to memory, as plain functions on spans and views.
 ///
@@ -30,23 +29,6 @@ namespace detail {
 template <class T>
 inline constexpr bool is_half = sizeof(T) == 2;
 
-/// Calls `function` with the std::type_identity of a floating dtype's C++ type.
-template <class F>
-void visit_floating(dtype type, F&& function) {
-  switch (type) {
-    case dtype::fp32:
-      return function(std::type_identity<float>{});
-    case dtype::fp64:
-      return function(std::type_identity<double>{});
-    case dtype::bf16:
-      return function(std::type_identity<bf16>{});
-    case dtype::fp16:
-      return function(std::type_identity<fp16>{});
-    default:
-      return;
-  }
-}
-
 /// Calls `function` with the fastest loops that this machine can run.
 template <class F>
 void with_best_loops(F&& function) {
@@ -56,10 +38,16 @@ void with_best_loops(F&& function) {
   function(portable_loops{});
 }
 
+/// Calls `function` with a value of the type in which elements of `type` are worked on.
+template <class F>
+void with_wide_type(dtype type, F&& function) {
+  if (type == dtype::fp64) { return function(double{}); }
+  function(float{});
+}
+
 /// Asks for the cache lines of the block that lies 4 KiB ahead: the hardware's own prefetching
 /// stops at the end of a page, and pauses while a block is worked on.
-template <class T>
-void prefetch_after(std::span<T const> part) noexcept {
+inline void prefetch_after(const_buffer_view part) noexcept {
 #if defined(__GNUC__)
   auto const ahead = reinterpret_cast<std::uintptr_t>(part.data()) + 4096;
   for (std::size_t line = 0; line < part.size_bytes(); line += 64) {
@@ -68,41 +56,53 @@ void prefetch_after(std::span<T const> part) noexcept {
 #endif
 }
 
-/// Calls `function(first, count)` for [0, size) in blocks, of which the last may be shorter.
+/// Calls `function(part, first)` for the blocks of x, of which the last may be shorter.
 template <class F>
-void for_each_block(std::size_t size, F&& function) {
-  for (std::size_t first = 0; first < size; first += block_size) {
-    function(first, std::min(block_size, size - first));
+void for_each_block(const_buffer_view x, F&& function) {
+  auto const step = size_of(x.type());
+  for (std::size_t first = 0; first < x.count(); first += block_size) {
+    auto const count = std::min(block_size, x.count() - first);
+    auto const part  = const_buffer_view{x.data() + first * step, count, x.type()};
+    prefetch_after(part);
+    function(part, first);
   }
 }
 
-/// A block of `part`, with zeros behind it where it is shorter.
+/// `count` elements of T at `from`, with zeros behind them.
 template <class T>
-void load(std::span<T const> part, block<T> out) noexcept {
-  std::memcpy(out.data(), part.data(), part.size_bytes());
-  std::memset(
-      static_cast<void*>(out.data() + part.size()), 0, out.size_bytes() - part.size_bytes());
+void load_padded(std::byte const* from,
+                 std::size_t count,
+                 std::array<T, block_size>& out) noexcept {
+  std::memcpy(out.data(), from, count * sizeof(T));
+  std::memset(static_cast<void*>(out.data() + count), 0, (block_size - count) * sizeof(T));
 }
 
-/// The type in which a block of T is worked on.
-template <class T>
-using wide_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class T>
-using wide_block = std::array<wide_t<T>, block_size>;
-
-/// load() and, for types of 16 bits, widen().
-template <class Loops, class T>
-void load_wide(std::span<T const> part, wide_block<T>& out) noexcept {
-  if constexpr (!is_half<T>) {
-    load(part, block<T>{out});
-  } else if (part.size() == block_size) {
-    Loops::widen(block<T const>{part}, block<float>{out});
-  } else {
-    std::array<T, block_size> padded;  // NOLINT(*-member-init): filled by load
-    load(part, block<T>{padded});
-    Loops::widen(block<T const>{padded}, block<float>{out});
+template <class Loops, class Half>
+void load_half(const_buffer_view part, std::array<float, block_size>& out) noexcept {
+  if (part.count() == block_size) {
+    auto const* const data = reinterpret_cast<Half const*>(part.data());
+    return Loops::widen(block<Half const>{data, block_size}, block<float>{out});
   }
+  std::array<Half, block_size> padded;  // NOLINT(*-member-init): filled by load_padded
+  load_padded(part.data(), part.count(), padded);
+  Loops::widen(block<Half const>{padded}, block<float>{out});
+}
+
+/// A block, with zeros behind it, as the type in which it is worked on.
+template <class Loops>
+void load(const_buffer_view part, std::array<float, block_size>& out) noexcept {
+  switch (part.type()) {
+    case dtype::bf16:
+      return load_half<Loops, bf16>(part, out);
+    case dtype::fp16:
+      return load_half<Loops, fp16>(part, out);
+    default:
+      return load_padded(part.data(), part.count(), out);
+  }
+}
+template <class Loops>
+void load(const_buffer_view part, std::array<double, block_size>& out) noexcept {
+  load_padded(part.data(), part.count(), out);
 }
 
 /// x · c, rounded to odd where it is not exact, so that a later rounding is as good as the only
@@ -146,6 +146,42 @@ void scale_block(std::array<double, block_size>& x,
   }
 }
 
+/// out[first, first + count) = x · c, rounded once; spoils x.
+template <class Loops, class Wide>
+void store(std::array<Wide, block_size>& x,
+           float c,
+           buffer_view out,
+           std::size_t first,
+           std::size_t count) noexcept {
+  auto const store_as = [&]<class Out>(Out) {
+    std::array<Out, block_size> result;  // NOLINT(*-member-init): filled by scale_block
+    scale_block<Loops>(x, c, result);
+    std::memcpy(out.data() + first * sizeof(Out), result.data(), count * sizeof(Out));
+  };
+  switch (out.type()) {
+    case dtype::fp64:
+      return store_as(double{});
+    case dtype::bf16:
+      return store_as(bf16{});
+    case dtype::fp16:
+      return store_as(fp16{});
+    default:
+      return store_as(float{});
+  }
+}
+
+/// to[0, count) += x, added in the wider of the two types.
+template <class Wide, class Out>
+void add_to(std::array<Wide, block_size> const& x, std::byte* to, std::size_t count) noexcept {
+  using wider = std::conditional_t<sizeof(Out) == 8, double, Wide>;
+  std::array<Out, block_size> sums;  // NOLINT(*-member-init): filled by load_padded
+  load_padded(to, count, sums);
+  for (std::size_t i = 0; i < block_size; ++i) {
+    sums[i] = static_cast<Out>(static_cast<wider>(sums[i]) + static_cast<wider>(x[i]));
+  }
+  std::memcpy(to, sums.data(), count * sizeof(Out));
+}
+
 }  // namespace detail
 
 /// Σ x² of one tensor in fp64: element i is added to lane i mod 32, the lanes as a tree at the end.
@@ -158,7 +194,7 @@ class square_sum {
     auto const whole = part.size() / lanes_.size() * lanes_.size();
     Loops::add_squares(lanes_, part.first(whole));
     if (whole != part.size()) {
-      auto padded = std::array<T, std::tuple_size_v<square_lanes>>{};
+      auto padded = std::array<T, square_lane_count>{};
       std::copy_n(part.data() + whole, part.size() - whole, padded.begin());
       Loops::add_squares(lanes_, std::span<T const>{padded});
     }
@@ -177,74 +213,66 @@ class square_sum {
 };
 
 /// Σ x²; Inf or NaN where an element is.
-template <class Loops, floating_element T>
-[[nodiscard]] double sum_of_squares(std::span<T const> x) noexcept {
+template <class Loops>
+[[nodiscard]] double sum_of_squares(const_buffer_view x) {
   auto sum = square_sum<Loops>{};
-  detail::for_each_block(x.size(), [&](std::size_t first, std::size_t count) {
-    auto const part = x.subspan(first, count);
-    detail::prefetch_after(part);
-    if constexpr (detail::is_half<T>) {
-      detail::wide_block<T> wide;  // NOLINT(*-member-init): filled by load_wide
-      detail::load_wide<Loops>(part, wide);
-      sum.add(std::span<float const>{wide}.first(count));
-    } else {
-      sum.add(part);
-    }
+  detail::with_wide_type(x.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(x, [&](const_buffer_view part, std::size_t) {
+      if (part.type() == dtype_of<Wide>) { return sum.add(part.as<Wide>()); }
+      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(part, wide);
+      sum.add(std::span<Wide const>{wide}.first(part.count()));
+    });
   });
   return sum.total();
 }
 
 /// out[i] = in[i] · c, rounded once. In place where `in` and `out` are the same memory.
-template <class Loops, floating_element In, floating_element Out>
-void cast(std::span<In const> in, std::span<Out> out, float c) noexcept {
-  detail::for_each_block(in.size(), [&](std::size_t first, std::size_t count) {
-    auto const part = in.subspan(first, count);
-    detail::wide_block<In> wide;         // NOLINT(*-member-init): filled by load_wide
-    std::array<Out, block_size> result;  // NOLINT(*-member-init)
-    detail::prefetch_after(part);
-    detail::load_wide<Loops>(part, wide);
-    detail::scale_block<Loops>(wide, c, result);
-    std::memcpy(out.data() + first, result.data(), count * sizeof(Out));
+template <class Loops>
+void cast(const_buffer_view in, buffer_view out, float c) {
+  detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(part, wide);
+      detail::store<Loops>(wide, c, out, first, part.count());
+    });
   });
 }
 
 /// out[i] = in[i], rounded once; returns sum_of_squares(in), from the same pass and of the same
 /// bits.
-template <class Loops, floating_element In, floating_element Out>
-[[nodiscard]] double pack(std::span<In const> in, std::span<Out> out) noexcept {
+template <class Loops>
+[[nodiscard]] double pack(const_buffer_view in, buffer_view out) {
   auto sum = square_sum<Loops>{};
-  detail::for_each_block(in.size(), [&](std::size_t first, std::size_t count) {
-    auto const part = in.subspan(first, count);
-    detail::wide_block<In> wide;  // NOLINT(*-member-init): filled by load_wide
-    detail::prefetch_after(part);
-    detail::load_wide<Loops>(part, wide);
-    sum.add(std::span<detail::wide_t<In> const>{wide}.first(count));
-    if constexpr (std::is_same_v<In, Out>) {
-      std::memcpy(out.data() + first, part.data(), part.size_bytes());
-    } else {
-      std::array<Out, block_size> result;  // NOLINT(*-member-init): filled by scale_block
-      detail::scale_block<Loops>(wide, 1.0F, result);
-      std::memcpy(out.data() + first, result.data(), count * sizeof(Out));
-    }
+  detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(part, wide);
+      sum.add(std::span<Wide const>{wide}.first(part.count()));
+      if (in.type() != out.type()) {
+        detail::store<Loops>(wide, 1.0F, out, first, part.count());
+      } else {
+        std::memcpy(out.data() + first * size_of(in.type()), part.data(), part.size_bytes());
+      }
+    });
   });
   return sum.total();
 }
 
-/// out[i] += in[i], added in the wider of the two types.
-template <class Loops, floating_element In, floating_element Out>
-void accumulate(std::span<In const> in, std::span<Out> out) noexcept {
-  using wider = std::conditional_t<sizeof(Out) == 8, double, detail::wide_t<In>>;
-  detail::for_each_block(in.size(), [&](std::size_t first, std::size_t count) {
-    auto const part = in.subspan(first, count);
-    detail::wide_block<In> addend;     // NOLINT(*-member-init): filled by load_wide
-    std::array<Out, block_size> sums;  // NOLINT(*-member-init): filled by load
-    detail::prefetch_after(part);
-    detail::load_wide<Loops>(part, addend);
-    detail::load(std::span<Out const>{out}.subspan(first, count), block<Out>{sums});
-    for (std::size_t i = 0; i < block_size; ++i) {
-      sums[i] = static_cast<Out>(static_cast<wider>(sums[i]) + static_cast<wider>(addend[i]));
-    }
-    std::memcpy(out.data() + first, sums.data(), count * sizeof(Out));
+/// out[i] += in[i], added in the wider of the two types; `out` is fp32 or fp64.
+template <class Loops>
+void accumulate(const_buffer_view in, buffer_view out) {
+  detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(part, wide);
+      auto* const to = out.data() + first * size_of(out.type());
+      if (out.type() == dtype::fp32) {
+        detail::add_to<Wide, float>(wide, to, part.count());
+      } else {
+        detail::add_to<Wide, double>(wide, to, part.count());
+      }
+    });
   });
 }
 
@@ -263,24 +291,14 @@ inline void copy(const_buffer_view in, buffer_view out) noexcept {
 [[nodiscard]] inline double sum_of_squares(std::span<buffer_view const> tensors) {
   auto total = 0.0;
   detail::with_best_loops([&]<class Loops>(Loops) {
-    for (auto const& tensor : tensors) {
-      detail::visit_floating(tensor.type(), [&]<class T>(std::type_identity<T>) {
-        total += sum_of_squares<Loops>(std::span<T const>{tensor.as<T>()});
-      });
-    }
+    for (auto const& tensor : tensors) { total += sum_of_squares<Loops>(tensor); }
   });
   return total;
 }
 
 inline void cast(const_buffer_view in, buffer_view out, float c) {
   if (in.type() == out.type() && c == 1.0F) { return copy(in, out); }
-  detail::with_best_loops([&]<class Loops>(Loops) {
-    detail::visit_floating(in.type(), [&]<class In>(std::type_identity<In>) {
-      detail::visit_floating(out.type(), [&]<class Out>(std::type_identity<Out>) {
-        cast<Loops>(in.as<In>(), out.as<Out>(), c);
-      });
-    });
-  });
+  detail::with_best_loops([&]<class Loops>(Loops) { cast<Loops>(in, out, c); });
 }
 
 /// x[i] *= c; zero where c is 0, untouched where c is 1.
@@ -289,50 +307,39 @@ inline void scale(buffer_view x, float c) {
   cast(x, x, c);
 }
 
-/// `out` is fp32 or fp64.
 inline void accumulate(const_buffer_view in, buffer_view out) {
-  detail::with_best_loops([&]<class Loops>(Loops) {
-    detail::visit_floating(in.type(), [&]<class In>(std::type_identity<In>) {
-      if (out.type() == dtype::fp32) {
-        accumulate<Loops>(in.as<In>(), out.as<float>());
-      } else {
-        accumulate<Loops>(in.as<In>(), out.as<double>());
-      }
-    });
-  });
+  detail::with_best_loops([&]<class Loops>(Loops) { accumulate<Loops>(in, out); });
 }
 
 /// out = in, tensor by tensor; *sum, where not null, becomes sum_of_squares(in).
 inline void pack(std::span<buffer_view const> in, std::span<buffer_view const> out, double* sum) {
+  if (sum == nullptr) {
+    for (std::size_t i = 0; i < in.size(); ++i) { cast(in[i], out[i], 1.0F); }
+    return;
+  }
   auto total = 0.0;
   detail::with_best_loops([&]<class Loops>(Loops) {
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      if (sum == nullptr) {
-        cast(in[i], out[i], 1.0F);
-        continue;
-      }
-      detail::visit_floating(in[i].type(), [&]<class In>(std::type_identity<In>) {
-        detail::visit_floating(out[i].type(), [&]<class Out>(std::type_identity<Out>) {
-          total += pack<Loops>(std::span<In const>{in[i].as<In>()}, out[i].as<Out>());
-        });
-      });
-    }
+    for (std::size_t i = 0; i < in.size(); ++i) { total += pack<Loops>(in[i], out[i]); }
   });
-  if (sum != nullptr) { *sum = total; }
+  *sum = total;
 }
 
 /// The first Inf or NaN in list order.
 [[nodiscard]] inline non_finite_location first_non_finite(std::span<buffer_view const> tensors) {
   auto found = non_finite_location{};
   for (std::size_t t = 0; t < tensors.size() && found.tensor == non_finite_location::none; ++t) {
-    detail::visit_floating(tensors[t].type(), [&]<class T>(std::type_identity<T>) {
-      auto const x     = tensors[t].as<T>();
-      auto const where = std::find_if(x.begin(), x.end(), [](T value) {
-        return !std::isfinite(static_cast<detail::wide_t<T>>(value));
+    detail::with_wide_type(tensors[t].type(), [&]<class Wide>(Wide) {
+      detail::for_each_block(tensors[t], [&](const_buffer_view part, std::size_t first) {
+        if (found.tensor != non_finite_location::none) { return; }
+        std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+        detail::load<portable_loops>(part, wide);
+        for (std::size_t i = 0; i < part.count(); ++i) {
+          if (!std::isfinite(wide[i])) {
+            found = {.tensor = t, .offset = first + i};
+            return;
+          }
+        }
       });
-      if (where != x.end()) {
-        found = {.tensor = t, .offset = static_cast<std::uint64_t>(where - x.begin())};
-      }
     });
   }
   return found;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/error.hpp>  // for expects
+#include <gradlane/host/task.hpp>  // for inline_function
 
 #include <algorithm>     // for min
 #include <atomic>        // for atomic
 #include <chrono>        // for nanoseconds, microseconds
-#include <functional>    // for function
+#include <cstddef>       // for size_t
 #include <list>          // for list
 #include <memory>        // for shared_ptr
 #include <mutex>         // for unique_lock
@@ -19,7 +19,7 @@ namespace gradlane::host {
 ///
 /// Called by every host thread that waits for the device, possibly by several at once. It must
 /// neither throw nor call back into the device.
-using progress_function = std::function<bool()>;
+using progress_function = inline_function<bool>;
 
 /// The progress functions of a device. Thread-safe; running them takes no memory from the heap.
 class progress_registry {
@@ -37,7 +37,6 @@ class progress_registry {
   }
 
   [[nodiscard]] entry add(progress_function function) {
-    expects(static_cast<bool>(function), "host::progress_registry: the function is empty");
     auto const lock  = std::unique_lock{mutex_};
     auto const where = functions_.insert(functions_.end(), std::move(function));
     count_.store(functions_.size(), std::memory_order_release);

@@ -1,32 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>     // for invocable, same_as
+#include <concepts>     // for same_as
 #include <cstddef>      // for size_t, byte, max_align_t
 #include <new>          // for launder
-#include <type_traits>  // for remove_cvref_t, is_nothrow_move_constructible_v
+#include <type_traits>  // for is_invocable_r_v, is_nothrow_move_constructible_v, remove_cvref_t
 #include <utility>      // for exchange, forward, move
 
 namespace gradlane::host {
 
-/// A callable that a stream runs once, kept inline: making or moving one never allocates.
+/// A callable kept inline: making or moving one never allocates.
 ///
 /// Move-only, and so may be the callable. What it captures is destroyed with it, or with the
-/// task that it was moved to.
-class task {
+/// object that it was moved to.
+template <class Result>
+class inline_function {
  public:
   /// The largest callable that fits, in bytes.
   static constexpr std::size_t capacity = 128;
 
   /// Empty; not to be called.
-  task() = default;
+  inline_function() = default;
 
   template <class F>
-    requires(!std::same_as<std::remove_cvref_t<F>, task> && std::invocable<std::remove_cvref_t<F>&>)
-  explicit task(F&& function) : operations_{&operations_for<std::remove_cvref_t<F>>} {
+    requires(!std::same_as<std::remove_cvref_t<F>, inline_function> &&
+             std::is_invocable_r_v<Result, std::remove_cvref_t<F>&>)
+  explicit inline_function(F&& function) : operations_{&operations_for<std::remove_cvref_t<F>>} {
     using callable = std::remove_cvref_t<F>;
     static_assert(sizeof(callable) <= capacity,
-                  "host::task: the callable is larger than task::capacity; capture a pointer");
+                  "host::task: the callable is larger than the capacity; capture a pointer");
     static_assert(alignof(callable) <= alignof(std::max_align_t),
                   "host::task: the callable is over-aligned");
     static_assert(std::is_nothrow_move_constructible_v<callable>,
@@ -34,12 +36,13 @@ class task {
     ::new (static_cast<void*>(storage_)) callable(std::forward<F>(function));
   }
 
-  task(task const&)            = delete;
-  task& operator=(task const&) = delete;
-  task(task&& other) noexcept : operations_{std::exchange(other.operations_, nullptr)} {
+  inline_function(inline_function const&)            = delete;
+  inline_function& operator=(inline_function const&) = delete;
+  inline_function(inline_function&& other) noexcept
+      : operations_{std::exchange(other.operations_, nullptr)} {
     if (operations_ != nullptr) { operations_->relocate(other.storage_, storage_); }
   }
-  task& operator=(task&& other) noexcept {
+  inline_function& operator=(inline_function&& other) noexcept {
     if (this != &other) {
       reset();
       operations_ = std::exchange(other.operations_, nullptr);
@@ -47,9 +50,9 @@ class task {
     }
     return *this;
   }
-  ~task() { reset(); }
+  ~inline_function() { reset(); }
 
-  void operator()() { operations_->run(storage_); }
+  Result operator()() { return operations_->run(storage_); }
 
   /// Destroys the callable.
   void reset() noexcept {
@@ -58,7 +61,7 @@ class task {
 
  private:
   struct operations {
-    void (*run)(std::byte*);
+    Result (*run)(std::byte*);
     void (*relocate)(std::byte* from, std::byte* to) noexcept;
     void (*destroy)(std::byte*) noexcept;
   };
@@ -70,7 +73,7 @@ class task {
 
   template <class F>
   static constexpr operations operations_for{
-      .run = [](std::byte* storage) { held_in<F>(storage)(); },
+      .run = [](std::byte* storage) -> Result { return held_in<F>(storage)(); },
       .relocate =
           [](std::byte* from, std::byte* to) noexcept {
             auto& source = held_in<F>(from);
@@ -82,5 +85,8 @@ class task {
   operations const* operations_{};
   alignas(std::max_align_t) std::byte storage_[capacity];
 };
+
+/// What a stream runs, once.
+using task = inline_function<void>;
 
 }  // namespace gradlane::host
