@@ -15,7 +15,7 @@ namespace gradlane::host {
 inline constexpr std::size_t block_size = 256;
 
 template <class T>
-using block = std::span<T, block_size>;
+using block = std::array<T, block_size>;
 
 /// Partial sums of squares: element i of a tensor goes to lane i mod 32, on every machine.
 inline constexpr std::size_t square_lane_count = 32;
@@ -40,18 +40,18 @@ struct portable_loops {
 
   /// out[i] = in[i], exact.
   template <class T>
-  static void widen(block<T const> in, block<float> out) noexcept {
+  static void widen(block<T> const& in, block<float>& out) noexcept {
     for (std::size_t i = 0; i < block_size; ++i) { out[i] = static_cast<float>(in[i]); }
   }
 
   /// out[i] = in[i], to nearest, ties to even.
   template <class T>
-  static void narrow(block<float const> in, block<T> out) noexcept {
+  static void narrow(block<float> const& in, block<T>& out) noexcept {
     for (std::size_t i = 0; i < block_size; ++i) { out[i] = T{in[i]}; }
   }
 
   /// x[i] *= c rounded to odd: narrow() then gives what one rounding of the product would.
-  static void scale_to_odd(block<float> x, float c) noexcept {
+  static void scale_to_odd(block<float>& x, float c) noexcept {
     auto const factor = static_cast<double>(c);
     for (auto& value : x) {
       value = gradlane::detail::round_to_odd(static_cast<double>(value) * factor);
@@ -103,22 +103,22 @@ struct avx2_loops {
     store(&lanes[28], s7);
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<bf16 const> in,
-                                                                   block<float> out) noexcept {
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<bf16> const& in,
+                                                                   block<float>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], to_u32(load<u16x8>(&in[i])) << 16U);
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<fp16 const> in,
-                                                                   block<float> out) noexcept {
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<fp16> const& in,
+                                                                   block<float>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], __builtin_ia32_vcvtph2ps256(load<i16x8>(&in[i])));
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float const> in,
-                                                                    block<bf16> out) noexcept {
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float> const& in,
+                                                                    block<bf16>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       auto const value   = load<f32x8>(&in[i]);
       auto const bits    = reinterpret_cast<u32x8>(value);
@@ -128,14 +128,14 @@ struct avx2_loops {
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float const> in,
-                                                                    block<fp16> out) noexcept {
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float> const& in,
+                                                                    block<fp16>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], __builtin_ia32_vcvtps2ph256(load<f32x8>(&in[i]), 0));  // 0: nearest, even
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void scale_to_odd(block<float> x,
+  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void scale_to_odd(block<float>& x,
                                                                           float c) noexcept {
     auto const factor = f64x4{} + static_cast<double>(c);
     for (std::size_t i = 0; i < block_size; i += 4) {

@@ -70,27 +70,24 @@ void for_each_block(const_buffer_view x, F&& function) {
 
 /// `count` elements of T at `from`, with zeros behind them.
 template <class T>
-void load_padded(std::byte const* from,
-                 std::size_t count,
-                 std::array<T, block_size>& out) noexcept {
+void load_padded(std::byte const* from, std::size_t count, block<T>& out) noexcept {
   std::memcpy(out.data(), from, count * sizeof(T));
   std::memset(static_cast<void*>(out.data() + count), 0, (block_size - count) * sizeof(T));
 }
 
 template <class Loops, class Half>
-void load_half(const_buffer_view part, std::array<float, block_size>& out) noexcept {
+void load_half(const_buffer_view part, block<float>& out) noexcept {
   if (part.count() == block_size) {
-    auto const* const data = reinterpret_cast<Half const*>(part.data());
-    return Loops::widen(block<Half const>{data, block_size}, block<float>{out});
+    return Loops::widen(*reinterpret_cast<block<Half> const*>(part.data()), out);
   }
-  std::array<Half, block_size> padded;  // NOLINT(*-member-init): filled by load_padded
+  block<Half> padded;  // NOLINT(*-member-init): filled by load_padded
   load_padded(part.data(), part.count(), padded);
-  Loops::widen(block<Half const>{padded}, block<float>{out});
+  Loops::widen(padded, out);
 }
 
 /// A block, with zeros behind it, as the type in which it is worked on.
 template <class Loops>
-void load(const_buffer_view part, std::array<float, block_size>& out) noexcept {
+void load(const_buffer_view part, block<float>& out) noexcept {
   switch (part.type()) {
     case dtype::bf16:
       return load_half<Loops, bf16>(part, out);
@@ -101,7 +98,7 @@ void load(const_buffer_view part, std::array<float, block_size>& out) noexcept {
   }
 }
 template <class Loops>
-void load(const_buffer_view part, std::array<double, block_size>& out) noexcept {
+void load(const_buffer_view part, block<double>& out) noexcept {
   load_padded(part.data(), part.count(), out);
 }
 
@@ -118,12 +115,10 @@ void load(const_buffer_view part, std::array<double, block_size>& out) noexcept 
 
 /// out = x · c, rounded once; spoils x.
 template <class Loops, class Out>
-void scale_block(std::array<float, block_size>& x,
-                 float c,
-                 std::array<Out, block_size>& out) noexcept {
+void scale_block(block<float>& x, float c, block<Out>& out) noexcept {
   if constexpr (is_half<Out>) {
-    if (c != 1.0F) { Loops::scale_to_odd(block<float>{x}, c); }
-    Loops::narrow(block<float const>{x}, block<Out>{out});
+    if (c != 1.0F) { Loops::scale_to_odd(x, c); }
+    Loops::narrow(x, out);
   } else {
     for (std::size_t i = 0; i < block_size; ++i) {
       out[i] = static_cast<Out>(x[i]) * static_cast<Out>(c);
@@ -132,9 +127,7 @@ void scale_block(std::array<float, block_size>& x,
 }
 
 template <class Loops, class Out>
-void scale_block(std::array<double, block_size>& x,
-                 float c,
-                 std::array<Out, block_size>& out) noexcept {
+void scale_block(block<double>& x, float c, block<Out>& out) noexcept {
   auto const factor = static_cast<double>(c);
   if constexpr (std::is_same_v<Out, double>) {
     for (std::size_t i = 0; i < block_size; ++i) { out[i] = x[i] * factor; }
@@ -148,13 +141,10 @@ void scale_block(std::array<double, block_size>& x,
 
 /// out[first, first + count) = x · c, rounded once; spoils x.
 template <class Loops, class Wide>
-void store(std::array<Wide, block_size>& x,
-           float c,
-           buffer_view out,
-           std::size_t first,
-           std::size_t count) noexcept {
+void store(
+    block<Wide>& x, float c, buffer_view out, std::size_t first, std::size_t count) noexcept {
   auto const store_as = [&]<class Out>(Out) {
-    std::array<Out, block_size> result;  // NOLINT(*-member-init): filled by scale_block
+    block<Out> result;  // NOLINT(*-member-init): filled by scale_block
     scale_block<Loops>(x, c, result);
     std::memcpy(out.data() + first * sizeof(Out), result.data(), count * sizeof(Out));
   };
@@ -172,9 +162,9 @@ void store(std::array<Wide, block_size>& x,
 
 /// to[0, count) += x, added in the wider of the two types.
 template <class Wide, class Out>
-void add_to(std::array<Wide, block_size> const& x, std::byte* to, std::size_t count) noexcept {
+void add_to(block<Wide> const& x, std::byte* to, std::size_t count) noexcept {
   using wider = std::conditional_t<sizeof(Out) == 8, double, Wide>;
-  std::array<Out, block_size> sums;  // NOLINT(*-member-init): filled by load_padded
+  block<Out> sums;  // NOLINT(*-member-init): filled by load_padded
   load_padded(to, count, sums);
   for (std::size_t i = 0; i < block_size; ++i) {
     sums[i] = static_cast<Out>(static_cast<wider>(sums[i]) + static_cast<wider>(x[i]));
@@ -219,7 +209,7 @@ template <class Loops>
   detail::with_wide_type(x.type(), [&]<class Wide>(Wide) {
     detail::for_each_block(x, [&](const_buffer_view part, std::size_t) {
       if (part.type() == dtype_of<Wide>) { return sum.add(part.as<Wide>()); }
-      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      block<Wide> wide;  // NOLINT(*-member-init): filled by load
       detail::load<Loops>(part, wide);
       sum.add(std::span<Wide const>{wide}.first(part.count()));
     });
@@ -232,7 +222,7 @@ template <class Loops>
 void cast(const_buffer_view in, buffer_view out, float c) {
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
     detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
-      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      block<Wide> wide;  // NOLINT(*-member-init): filled by load
       detail::load<Loops>(part, wide);
       detail::store<Loops>(wide, c, out, first, part.count());
     });
@@ -246,7 +236,7 @@ template <class Loops>
   auto sum = square_sum<Loops>{};
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
     detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
-      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      block<Wide> wide;  // NOLINT(*-member-init): filled by load
       detail::load<Loops>(part, wide);
       sum.add(std::span<Wide const>{wide}.first(part.count()));
       if (in.type() != out.type()) {
@@ -264,7 +254,7 @@ template <class Loops>
 void accumulate(const_buffer_view in, buffer_view out) {
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
     detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
-      std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+      block<Wide> wide;  // NOLINT(*-member-init): filled by load
       detail::load<Loops>(part, wide);
       auto* const to = out.data() + first * size_of(out.type());
       if (out.type() == dtype::fp32) {
@@ -331,7 +321,7 @@ inline void pack(std::span<buffer_view const> in, std::span<buffer_view const> o
     detail::with_wide_type(tensors[t].type(), [&]<class Wide>(Wide) {
       detail::for_each_block(tensors[t], [&](const_buffer_view part, std::size_t first) {
         if (found.tensor != non_finite_location::none) { return; }
-        std::array<Wide, block_size> wide;  // NOLINT(*-member-init): filled by load
+        block<Wide> wide;  // NOLINT(*-member-init): filled by load
         detail::load<portable_loops>(part, wide);
         for (std::size_t i = 0; i < part.count(); ++i) {
           if (!std::isfinite(wide[i])) {
