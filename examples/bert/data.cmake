@@ -16,9 +16,6 @@ mark_as_advanced(
   SENTENCEPIECE_TRAIN_LIBRARY
 )
 
-add_library(gradlane_bert_files STATIC files.cpp)
-target_link_libraries(gradlane_bert_files PUBLIC gradlane_bert)
-
 if(UTF8PROC_LIBRARY AND SENTENCEPIECE_LIBRARY AND SENTENCEPIECE_TRAIN_LIBRARY)
   add_library(
     gradlane_bert_text STATIC
@@ -40,14 +37,14 @@ if(UTF8PROC_LIBRARY AND SENTENCEPIECE_LIBRARY AND SENTENCEPIECE_TRAIN_LIBRARY)
   )
   target_link_libraries(
     gradlane_bert_text
-    PUBLIC gradlane_bert_files
+    PUBLIC gradlane_bert
     PRIVATE ${UTF8PROC_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY}
   )
 else()
   message(STATUS "example bert: reads no text, that needs utf8proc and SentencePiece")
 endif()
 
-foreach(library gradlane_bert_files gradlane_bert_text)
+foreach(library gradlane_bert_text)
   if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
     gradlane_warnings(${library})
   endif()

@@ -23,7 +23,7 @@ namespace bert {
 /// bert::batch's members) in `folder`, runs forward and backward in fp32 without dropout, and
 /// writes result.safetensors there: "logits", "next_logits", "losses" (the two sums) and the
 /// gradient of masked_lm / predictions + next_sentence / sequences under each parameter's name.
-/// @throws file_error, damaged_file_error, gradlane::contract_error
+/// @throws file_system_error, damaged_file_error, gradlane::contract_error
 inline void run_parity(std::filesystem::path const& folder) {
   auto const config = read_config(folder / "config.json");
   auto const list   = parameter_list{config};

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/error.hpp>  // for error
+#include "errors.hpp"  // for damaged_file_error, file_system_error
+#include "files.hpp"   // for pending_file
 
-#include <fcntl.h>  // for open
+#include <gradlane/error.hpp>  // for expects
+
 #include <nlohmann/json.hpp>
-#include <unistd.h>  // for write, fsync, close, unlink
 
 #include <bit>            // for endian
-#include <cerrno>         // for errno
+#include <cerrno>         // for EIO
 #include <cstddef>        // for size_t, byte
 #include <cstdint>        // for uint64_t
-#include <cstdio>         // for rename
-#include <cstring>        // for memcpy, strerror
 #include <filesystem>     // for path
 #include <fstream>        // for ifstream
 #include <map>            // for map
@@ -20,24 +19,12 @@
 #include <string>         // for string
 #include <system_error>   // for error_code
 #include <unordered_map>  // for unordered_map
-#include <utility>        // for move, swap
+#include <utility>        // for move
 #include <vector>         // for vector
 
 namespace bert {
 
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
-
-/// A file that is no safetensors file, or one that was damaged or cut short.
-class damaged_file_error : public gradlane::error {
- public:
-  using error::error;
-};
-
-/// A file that the system would not let us read or write: absent, no permission, disk full.
-class file_error : public gradlane::error {
- public:
-  using error::error;
-};
 
 /// One tensor on its way into a file, by Hugging Face's name of its type: F32, BF16, I64, U8 …
 struct tensor_out {
@@ -79,62 +66,11 @@ namespace detail {
   return 0;
 }
 
-/// A file under a temporary name beside its target, removed unless it is published.
-class pending_file {
- public:
-  explicit pending_file(std::filesystem::path target) : target_{std::move(target)} {
-    temporary_ = target_;
-    temporary_ += ".partial";
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) { fail("cannot be created"); }
-  }
-  pending_file(pending_file&&)            = delete;
-  pending_file& operator=(pending_file&&) = delete;
-  ~pending_file() {
-    if (descriptor_ >= 0) {
-      ::close(descriptor_);
-      ::unlink(temporary_.c_str());
-    }
-  }
-
-  void write(std::span<std::byte const> bytes) {
-    while (!bytes.empty()) {
-      auto const written = ::write(descriptor_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) { continue; }
-      if (written < 0) { fail("cannot be written"); }
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-
-  /// Once the data is on the disk, the file takes its name, in place of any older one.
-  void publish() {
-    if (::fsync(descriptor_) != 0) { fail("cannot be written"); }
-    if (std::rename(temporary_.c_str(), target_.c_str()) != 0) { fail("cannot be renamed to"); }
-    ::close(descriptor_);
-    descriptor_       = -1;
-    auto const folder = target_.has_parent_path() ? target_.parent_path() : ".";
-    auto const handle = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (handle >= 0) {  // best effort: not every file system can sync a folder
-      ::fsync(handle);
-      ::close(handle);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(char const* what) const {
-    throw file_error{target_.string() + ": " + what + ": " + std::strerror(errno)};
-  }
-
-  std::filesystem::path target_;
-  std::filesystem::path temporary_;
-  int descriptor_ = -1;
-};
-
 }  // namespace detail
 
 /// Writes a safetensors file whole or not at all: a crash leaves the older file, if there was one.
 /// @param metadata  strings for the header's __metadata__; transformers wants {"format": "pt"}.
-/// @throws file_error with the system's reason, disk full among them.
+/// @throws file_system_error with the system's reason, disk full among them.
 inline void write_safetensors(std::filesystem::path const& file,
                               std::span<tensor_out const> tensors,
                               std::map<std::string, std::string> const& metadata = {
@@ -157,10 +93,10 @@ inline void write_safetensors(std::filesystem::path const& file,
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   auto const length = std::uint64_t{text.size()};
 
-  auto out = detail::pending_file{file};
-  out.write(std::as_bytes(std::span{&length, 1}));
-  out.write(std::as_bytes(std::span<char const>{text}));
-  for (auto const& tensor : tensors) { out.write(tensor.bytes); }
+  auto out = pending_file{file};
+  out.file().write(std::as_bytes(std::span{&length, 1}));
+  out.file().write(text);
+  for (auto const& tensor : tensors) { out.file().write(tensor.bytes); }
   out.publish();
 }
 
@@ -174,12 +110,14 @@ class safetensors {
     std::size_t end;
   };
 
-  /// @throws file_error if the file cannot be read, damaged_file_error if it is not intact.
+  /// @throws file_system_error if the file cannot be read, damaged_file_error if it is not intact.
   explicit safetensors(std::filesystem::path file) : file_{std::move(file)} {
     auto problem    = std::error_code{};
     auto const size = std::filesystem::file_size(file_, problem);
     stream_.open(file_, std::ios::binary);
-    if (problem || !stream_) { throw file_error{file_.string() + ": cannot be opened"}; }
+    if (problem || !stream_) {
+      throw file_system_error{file_, "cannot be opened", problem ? problem.value() : EIO};
+    }
     auto length = std::uint64_t{0};
     stream_.read(reinterpret_cast<char*>(&length), sizeof length);
     if (!stream_ || size < sizeof length) { damaged("is shorter than a header"); }
@@ -233,7 +171,7 @@ class safetensors {
 
  private:
   [[noreturn]] void damaged(std::string const& what) const {
-    throw damaged_file_error{file_.string() + ": " + what};
+    throw damaged_file_error{file_, what};
   }
 
   [[nodiscard]] static std::string describe(std::string const& name, entry const& e) {

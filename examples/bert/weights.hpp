@@ -22,7 +22,7 @@ namespace bert {
 }
 
 /// Writes a model.safetensors that transformers' BertForPreTraining loads.
-/// @throws file_error
+/// @throws file_system_error
 inline void save_weights(std::filesystem::path const& file,
                          parameter_list const& list,
                          std::span<float const> flat) {
@@ -30,7 +30,8 @@ inline void save_weights(std::filesystem::path const& file,
 }
 
 /// Reads fp32 weights under Hugging Face's names; further tensors in the file are ignored.
-/// @throws file_error, damaged_file_error naming the tensor that is absent or of another shape.
+/// @throws file_system_error, damaged_file_error naming the tensor that is absent or of another
+/// shape.
 inline void load_weights(std::filesystem::path const& file,
                          parameter_list const& list,
                          std::span<float> flat) {

@@ -3,7 +3,7 @@
 find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
 find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
 
-gradlane_test(bert/files_test.cpp LINK gradlane_bert_files)
+gradlane_test(bert/files_test.cpp LINK gradlane_bert)
 gradlane_test(bert/sampling_test.cpp LINK gradlane_bert)
 
 if(UTF8PROC_INCLUDE_DIR AND SENTENCEPIECE_INCLUDE_DIR)

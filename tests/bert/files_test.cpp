@@ -72,7 +72,7 @@ TEST_CASE("output_file says that the disk is full") {
   } catch (file_system_error const& problem) {
     CHECK(problem.disk_full());
     CHECK(problem.path() == "/dev/full");
-    CHECK(std::string_view{problem.what()}.find("the disk is full: make room") !=
+    CHECK(std::string_view{problem.what()}.find("No space left on device; make room") !=
           std::string_view::npos);
   }
 }

@@ -133,19 +133,19 @@ TEST_CASE_FIXTURE(folder, "safetensors refuses headers that contradict the data 
 }
 
 TEST_CASE_FIXTURE(folder, "safetensors names the file that cannot be opened or written") {
-  CHECK_THROWS_WITH_AS(safetensors{file}, doctest::Contains(file.c_str()), file_error);
+  CHECK_THROWS_WITH_AS(safetensors{file}, doctest::Contains(file.c_str()), file_system_error);
   auto const values = std::vector<float>{1, 2};
   CHECK_THROWS_WITH_AS(
       write_safetensors(path / "no" / "x", std::vector{float_tensor("a", {2}, values)}),
       doctest::Contains("No such file or directory"),
-      file_error);
+      file_system_error);
   if (std::filesystem::exists("/dev/full")) {
     auto const full = path / "full.partial";  // what is written lands on a disk that is full
     std::filesystem::create_symlink("/dev/full", full);
     CHECK_THROWS_WITH_AS(
         write_safetensors(path / "full", std::vector{float_tensor("a", {2}, values)}),
         doctest::Contains("No space left on device"),
-        file_error);
+        file_system_error);
   }
 }
 

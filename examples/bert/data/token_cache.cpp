@@ -99,22 +99,21 @@ void token_cache::copy(index_range range, std::vector<std::int32_t>& out) const 
   }
 }
 
-token_cache_writer::token_cache_writer(std::filesystem::path path,
+token_cache_writer::token_cache_writer(std::filesystem::path const& path,
                                        std::size_t vocab_size,
                                        token_cache_key key)
-    : path_{std::move(path)},
-      key_{key},
+    : key_{key},
       token_bytes_{vocab_size <= 65536 ? std::size_t{2} : std::size_t{4}},
-      out_{with(path_, ".partial")},
-      sentences_{with(path_, ".sentences.partial")},
-      documents_{with(path_, ".documents.partial")} {
+      out_{path},
+      sentences_{with(path, ".sentences.partial")},
+      documents_{with(path, ".documents.partial")} {
   auto const header = cache_header{};
-  out_.write(std::as_bytes(std::span{&header, 1}));
+  out_.file().write(std::as_bytes(std::span{&header, 1}));
 }
 
 token_cache_writer::~token_cache_writer() {
   auto ignored = std::error_code{};
-  for (auto const* part : {&out_, &sentences_, &documents_}) {
+  for (auto const* part : {&sentences_, &documents_}) {
     std::filesystem::remove(part->path(), ignored);
   }
 }
@@ -156,17 +155,16 @@ void token_cache_writer::finish() {
   header.documents   = document_count_;
   header.payload_sum = sum_.value();
   header.header_sum  = sum_of(header);
-  out_.rewrite(0, std::as_bytes(std::span{&header, 1}));
-  out_.sync();
-  publish(out_.path(), path_);
+  out_.file().rewrite(0, std::as_bytes(std::span{&header, 1}));
+  out_.publish();
 }
 
 void token_cache_writer::append(std::span<std::byte const> bytes) {
   sum_.add(bytes);
-  out_.write(bytes);
+  out_.file().write(bytes);
 }
 
-void token_cache_writer::append_file(output_file& part) {
+void token_cache_writer::append_file(output_file const& part) {
   auto const content = mapped_file{part.path()};
   append(content.bytes());
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../checksum.hpp"  // for checksum
-#include "../files.hpp"     // for mapped_file, output_file
+#include "../files.hpp"     // for mapped_file, output_file, pending_file
 
 #include <cstddef>     // for size_t, byte
 #include <cstdint>     // for int32_t, uint64_t
@@ -84,10 +84,12 @@ class token_cache {
 class token_cache_writer {
  public:
   /// @param vocab_size  more than any token; decides whether a token takes 2 bytes or 4.
-  token_cache_writer(std::filesystem::path path, std::size_t vocab_size, token_cache_key key);
+  token_cache_writer(std::filesystem::path const& path,
+                     std::size_t vocab_size,
+                     token_cache_key key);
   token_cache_writer(token_cache_writer const&)            = delete;
   token_cache_writer& operator=(token_cache_writer const&) = delete;
-  ~token_cache_writer();  // removes what is not finished
+  ~token_cache_writer();
 
   /// Appends documents; their ends count from the beginning of `more`.
   void add(token_documents const& more);
@@ -95,12 +97,11 @@ class token_cache_writer {
 
  private:
   void append(std::span<std::byte const> bytes);
-  void append_file(output_file& part);
+  void append_file(output_file const& part);
 
-  std::filesystem::path path_;
   token_cache_key key_;
   std::size_t token_bytes_;
-  output_file out_;
+  pending_file out_;
   output_file sentences_;
   output_file documents_;
   checksum sum_;

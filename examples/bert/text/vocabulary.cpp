@@ -3,7 +3,7 @@
 
 #include "../checksum.hpp"  // for checksum
 #include "../errors.hpp"    // for input_error
-#include "../files.hpp"     // for read_file, output_file, publish
+#include "../files.hpp"     // for read_file, pending_file
 
 #include <algorithm>  // for max
 #include <limits>     // for numeric_limits
@@ -89,12 +89,9 @@ vocabulary read_vocabulary(std::filesystem::path const& file) {
 }
 
 void write_vocabulary(vocabulary const& pieces, std::filesystem::path const& file) {
-  auto temporary = file;
-  temporary += ".partial";
-  auto out = output_file{temporary};
-  out.write(pieces.to_text());
-  out.sync();
-  publish(temporary, file);
+  auto out = pending_file{file};
+  out.file().write(pieces.to_text());
+  out.publish();
 }
 
 void expect_fits(vocabulary const& pieces, std::size_t vocab_size) {
