@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gradlane/gradlane.hpp>  // for expects
+#include <gradlane/gradlane.hpp>          // for expects, host::device
+#include <gradlane/mpi/communicator.hpp>  // for from_mpi, options
+#include <gradlane/mpi/environment.hpp>   // for environment
 
 #include <mpi.h>
 
-int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  auto size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  gradlane::expects(size == 2, "this program runs on two ranks");
-  MPI_Finalize();
-  return 0;
+int main() {
+  auto const mpi = gradlane::mpi::environment{};
+  auto device    = gradlane::host::device{};
+  auto const all = gradlane::mpi::from_mpi(device, MPI_COMM_WORLD, {.owner = &mpi});
+  gradlane::expects(all.size() == 2, "this program runs on two ranks");
 }
