@@ -19,6 +19,7 @@
 #include <gradlane/gradient_buckets.hpp>
 #include <gradlane/host/device.hpp>
 #include <gradlane/host/event.hpp>
+#include <gradlane/host/inner_loops.hpp>
 #include <gradlane/host/kernels.hpp>
 #include <gradlane/host/memory.hpp>
 #include <gradlane/host/progress.hpp>

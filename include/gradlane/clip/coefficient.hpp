@@ -138,7 +138,7 @@ struct close_step {
   }
 
   /// Norms of the step; false where the reduction brought Inf or NaN.
-  GRADLANE_HOST_DEVICE bool add_up() const {
+  [[nodiscard]] GRADLANE_HOST_DEVICE bool add_up() const {
     auto sum    = 0.0;
     auto finite = true;
     for (auto b = std::size_t{0}; b < buckets; ++b) {

@@ -93,7 +93,7 @@ class tensor_list {
 /// Blocks of memory that hold what upload() was given until the stream gets there. Thread-safe.
 class staging_pool {
  public:
-  static constexpr std::size_t block_bytes = 64 * 1024;
+  static constexpr std::size_t block_bytes = std::size_t{64} * 1024;
 
   using block = std::unique_ptr<std::byte[]>;
 

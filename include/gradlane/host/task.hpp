@@ -78,7 +78,7 @@ class inline_function {
           [](std::byte* from, std::byte* to) noexcept {
             auto& source = held_in<F>(from);
             ::new (static_cast<void*>(to)) F(std::move(source));
-            source.~F();
+            source.~F();  // NOLINT(bugprone-use-after-move): ends the life of what is left
           },
       .destroy = [](std::byte* storage) noexcept { held_in<F>(storage).~F(); }};
 

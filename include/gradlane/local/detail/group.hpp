@@ -314,7 +314,7 @@ class group {
     for (std::size_t s = 0; s < here.calls.size(); ++s) {
       auto const rank = here.rank_of(s);
       if (here.calls[s] != nullptr || !left_[static_cast<std::size_t>(rank)]) { continue; }
-      auto const waiting = first_arrival(here);
+      auto const* const waiting = first_arrival(here);
       if (waiting == nullptr) { continue; }
       fail_locked(failure::of<aborted_error>(
           "rank " + std::to_string(rank) + " has given up its communicator, while " +
