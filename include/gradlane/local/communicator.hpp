@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>        // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>           // for capability_set, scaling_communicator_for, timeout
-#include <gradlane/detail/collective.hpp>  // for argument_check, reduces
-#include <gradlane/detail/failure.hpp>     // for failure
-#include <gradlane/error.hpp>              // for aborted_error, expects
-#include <gradlane/host/device.hpp>        // for device
-#include <gradlane/host/stream.hpp>        // for stream
-#include <gradlane/local/detail/call.hpp>  // for operation
-#include <gradlane/local/detail/member.hpp>  // for member, ticket
-#include <gradlane/local/world.hpp>          // for world
-#include <gradlane/types.hpp>                // for dtype, reduction
+#include <gradlane/buffer_view.hpp>  // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>     // for capability_set, scaling_communicator_for, timeout
+#include <gradlane/detail/collective_calls.hpp>  // for collective_calls
+#include <gradlane/detail/failure.hpp>           // for failure
+#include <gradlane/error.hpp>                    // for aborted_error, expects
+#include <gradlane/host/device.hpp>              // for device
+#include <gradlane/host/stream.hpp>              // for stream
+#include <gradlane/local/detail/call.hpp>        // for operation
+#include <gradlane/local/detail/member.hpp>      // for member, ticket
+#include <gradlane/local/world.hpp>              // for world
 
-#include <cstddef>          // for size_t
 #include <cstdint>          // for uint64_t
 #include <memory>           // for shared_ptr, make_shared
 #include <source_location>  // for source_location
-#include <span>             // for span
 #include <string>           // for string, to_string
 #include <utility>          // for move
 
@@ -35,14 +32,9 @@ namespace gradlane::local {
 ///
 /// Used by one host thread at a time, with streams of the device it was made for, which it must
 /// not outlive.
-class communicator {
+class communicator : public gradlane::detail::collective_calls<communicator, host::stream> {
  public:
   static constexpr capability_set capabilities{.premultiplied_sum = true};
-
-  /// All but the average of integers. Integer sums wrap around.
-  [[nodiscard]] static constexpr bool supports(reduction op, dtype type) noexcept {
-    return gradlane::detail::reduces(op, type);
-  }
 
   /// Made once for each rank.
   /// @throws contract_error where `rank` is not one of `where`.
@@ -61,116 +53,20 @@ class communicator {
   /// Collectives issued so far, splits included; the same on all ranks of a correct program.
   [[nodiscard]] std::uint64_t collectives() const noexcept { return member_->collectives(); }
 
-  void all_reduce(host::stream& on,
-                  const_buffer_view in,
-                  buffer_view out,
-                  reduction op,
-                  std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_reduce, at);
-    check.reduction_of(op, in.type());
-    check.shapes(in, out);
-    check.in_place_or_apart(in, out, in.data() == out.data());
-    auto call = make(operation::all_reduce, in, out, at);
-    call->op  = op;
-    enqueue(on, std::move(call));
-  }
-
   /// @param coefficient  read when the stream gets there.
   void all_reduce_scaled(host::stream& on,
                          const_buffer_view in,
                          buffer_view out,
                          float const* coefficient,
                          std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_reduce_scaled, at);
+    auto const check = this->checking(operation::all_reduce_scaled, at);
     check.floating(in.type());
     check.shapes(in, out);
     check.in_place_or_apart(in, out, in.data() == out.data());
-    auto call         = make(operation::all_reduce_scaled, in, out, at);
-    call->coefficient = coefficient;
-    enqueue(on, std::move(call));
-  }
-
-  void reduce_scatter(host::stream& on,
-                      const_buffer_view in,
-                      buffer_view out,
-                      reduction op,
-                      std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::reduce_scatter, at);
-    check.reduction_of(op, in.type());
-    check.shapes(in, out, ranks(), 1);
-    check.in_place_or_apart(in, out, own_part(in.data(), out.size_bytes()) == out.data());
-    auto call = make(operation::reduce_scatter, in, out, at);
-    call->op  = op;
-    enqueue(on, std::move(call));
-  }
-
-  void all_gather(host::stream& on,
-                  const_buffer_view in,
-                  buffer_view out,
-                  std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_gather, at);
-    check.shapes(in, out, 1, ranks());
-    check.in_place_or_apart(in, out, own_part(out.data(), in.size_bytes()) == in.data());
-    enqueue(on, make(operation::all_gather, in, out, at));
-  }
-
-  void all_gather_v(host::stream& on,
-                    const_buffer_view in,
-                    buffer_view out,
-                    std::span<std::size_t const> counts,
-                    std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_gather_v, at);
-    check.same_type(in, out);
-    check.counts("counts", counts, out.count());
-    check.own_count(counts, in);
-    auto const before = gradlane::detail::sum_of(counts.first(static_cast<std::size_t>(rank()))) *
-                        size_of(in.type());
-    check.in_place_or_apart(in, out, out.data() + before == in.data());
-    auto call = make(operation::all_gather_v, in, out, at);
-    call->receive.assign(counts.begin(), counts.end());
-    enqueue(on, std::move(call));
-  }
-
-  void broadcast(host::stream& on,
-                 buffer_view x,
-                 int root,
-                 std::source_location at = std::source_location::current()) {
-    checking(operation::broadcast, at).peer(root);
-    enqueue(on, make(operation::broadcast, x, x, at, root));
-  }
-
-  void all_to_all_v(host::stream& on,
-                    const_buffer_view in,
-                    std::span<std::size_t const> send,
-                    buffer_view out,
-                    std::span<std::size_t const> receive,
-                    std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_to_all_v, at);
-    check.same_type(in, out);
-    check.counts("send", send, in.count());
-    check.counts("receive", receive, out.count());
-    check.in_place_or_apart(in, out, false);
-    auto call = make(operation::all_to_all_v, in, out, at);
-    call->send.assign(send.begin(), send.end());
-    call->receive.assign(receive.begin(), receive.end());
-    enqueue(on, std::move(call));
-  }
-
-  /// Returns the stream once the peer has received.
-  void send(host::stream& on,
-            const_buffer_view in,
-            int peer,
-            std::source_location at = std::source_location::current()) {
-    checking(operation::send, at).peer(peer);
-    enqueue(on, make(operation::send, in, {}, at, peer));
-  }
-
-  void receive(host::stream& on,
-               buffer_view out,
-               int peer,
-               std::source_location at = std::source_location::current()) {
-    checking(operation::receive, at).peer(peer);
-    enqueue(on, make(operation::receive, {}, out, at, peer));
+    issue(
+        on, operation::all_reduce_scaled, in, out, no_peer, at, [coefficient](detail::call& call) {
+          call.coefficient = coefficient;
+        });
   }
 
   void set_deadline(timeout t) noexcept { member_->set_deadline(t); }
@@ -205,22 +101,11 @@ class communicator {
   }
 
  private:
+  friend class gradlane::detail::collective_calls<communicator, host::stream>;
   using operation = detail::operation;
 
   communicator(host::device* device, std::shared_ptr<detail::member> made) noexcept
       : device_{device}, member_{std::move(made)} {}
-
-  [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
-
-  template <class Byte>
-  [[nodiscard]] Byte* own_part(Byte* data, std::size_t bytes) const noexcept {
-    return data + static_cast<std::size_t>(rank()) * bytes;
-  }
-
-  [[nodiscard]] gradlane::detail::argument_check checking(operation what,
-                                                          std::source_location at) const noexcept {
-    return {what, rank(), size(), at};
-  }
 
   [[nodiscard]] detail::ticket make(operation what,
                                     const_buffer_view in,
@@ -234,7 +119,18 @@ class communicator {
     return made;
   }
 
-  void enqueue(host::stream& on, detail::ticket call) { device_->enqueue(on, std::move(call)); }
+  template <class Fill>
+  void issue(host::stream& on,
+             operation what,
+             const_buffer_view in,
+             buffer_view out,
+             int peer,
+             std::source_location at,
+             Fill fill) {
+    auto call = make(what, in, out, at, peer);
+    fill(*call);
+    device_->enqueue(on, std::move(call));
+  }
 
   host::device* device_;
   std::shared_ptr<detail::member> member_;

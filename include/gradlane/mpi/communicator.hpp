@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>         // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>            // for capability_set, communicator_for, timeout
-#include <gradlane/detail/collective.hpp>   // for argument_check, reduces, sum_of
-#include <gradlane/detail/failure.hpp>      // for failure
-#include <gradlane/error.hpp>               // for aborted_error, expects
-#include <gradlane/host/device.hpp>         // for device
-#include <gradlane/host/stream.hpp>         // for stream
-#include <gradlane/mpi/detail/call.hpp>     // for operation
-#include <gradlane/mpi/detail/channel.hpp>  // for channel, ticket
-#include <gradlane/mpi/detail/family.hpp>   // for family, unique_communicator
-#include <gradlane/mpi/environment.hpp>     // for environment, may_call, name_of
-#include <gradlane/mpi/error.hpp>           // for check
-#include <gradlane/types.hpp>               // for dtype, reduction, size_of
+#include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>                 // for capability_set, communicator_for, timeout
+#include <gradlane/detail/collective_calls.hpp>  // for collective_calls
+#include <gradlane/detail/failure.hpp>           // for failure
+#include <gradlane/error.hpp>                    // for aborted_error, expects
+#include <gradlane/host/device.hpp>              // for device
+#include <gradlane/host/stream.hpp>              // for stream
+#include <gradlane/mpi/detail/call.hpp>          // for operation
+#include <gradlane/mpi/detail/channel.hpp>       // for channel, ticket
+#include <gradlane/mpi/detail/family.hpp>        // for family, unique_communicator
+#include <gradlane/mpi/environment.hpp>          // for environment, may_call, name_of
+#include <gradlane/mpi/error.hpp>                // for check
 
 #include <mpi.h>
 
@@ -22,7 +21,6 @@
 #include <limits>           // for numeric_limits
 #include <memory>           // for shared_ptr, make_shared
 #include <source_location>  // for source_location
-#include <span>             // for span
 #include <string>           // for string, to_string
 #include <utility>          // for move
 
@@ -53,122 +51,25 @@ struct options {
 /// An average is the sum divided at the end, rounded once more for 16-bit types. `max` is NaN
 /// where one input is. A group of one rank issues no collective.
 ///
+/// Errors of MPI become mpi::error: its context has MPI_ERRORS_RETURN. MPICH, however, asks the
+/// handler of MPI_COMM_WORLD when the completion of a request fails (a message that is too long):
+/// an environment that initialises MPI sets that too; a program that does so itself decides itself.
+///
 /// After a deadline or error, requests under way are left to MPI, which may still write to their
 /// buffers: these must stay alive, and hold nothing defined. MPI_Finalize would wait for the lost
 /// peer: give the environment as options::owner, or leave the process by std::_Exit or MPI_Abort.
 ///
 /// Used by one host thread at a time, with streams of the device it was made for, which it must
 /// not outlive. May be destroyed before or after MPI_Finalize; what may not be freed is left.
-class communicator {
+class communicator : public gradlane::detail::collective_calls<communicator, host::stream> {
  public:
   static constexpr capability_set capabilities{.premultiplied_sum = false};
-
-  /// All but the average of integers. Integer sums wrap around.
-  [[nodiscard]] static constexpr bool supports(reduction op, dtype type) noexcept {
-    return gradlane::detail::reduces(op, type);
-  }
 
   [[nodiscard]] int rank() const noexcept { return channel_->rank(); }
   [[nodiscard]] int size() const noexcept { return channel_->size(); }
 
   /// Collectives issued so far, splits included; the same on all ranks of a correct program.
   [[nodiscard]] std::uint64_t collectives() const noexcept { return channel_->collectives(); }
-
-  void all_reduce(host::stream& on,
-                  const_buffer_view in,
-                  buffer_view out,
-                  reduction op,
-                  std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_reduce, at);
-    check.reduction_of(op, in.type());
-    check.shapes(in, out);
-    check.in_place_or_apart(in, out, in.data() == out.data());
-    auto call = enter(operation::all_reduce, in, out, at);
-    call->op  = op;
-    enqueue(on, std::move(call));
-  }
-
-  void reduce_scatter(host::stream& on,
-                      const_buffer_view in,
-                      buffer_view out,
-                      reduction op,
-                      std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::reduce_scatter, at);
-    check.reduction_of(op, in.type());
-    check.shapes(in, out, ranks(), 1);
-    check.in_place_or_apart(in, out, own_part(in.data(), out.size_bytes()) == out.data());
-    auto call = enter(operation::reduce_scatter, in, out, at);
-    call->op  = op;
-    enqueue(on, std::move(call));
-  }
-
-  void all_gather(host::stream& on,
-                  const_buffer_view in,
-                  buffer_view out,
-                  std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_gather, at);
-    check.shapes(in, out, 1, ranks());
-    check.in_place_or_apart(in, out, own_part(out.data(), in.size_bytes()) == in.data());
-    enqueue(on, enter(operation::all_gather, in, out, at));
-  }
-
-  void all_gather_v(host::stream& on,
-                    const_buffer_view in,
-                    buffer_view out,
-                    std::span<std::size_t const> counts,
-                    std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_gather_v, at);
-    check.same_type(in, out);
-    check.counts("counts", counts, out.count());
-    check.own_count(counts, in);
-    auto const before = gradlane::detail::sum_of(counts.first(static_cast<std::size_t>(rank()))) *
-                        size_of(in.type());
-    check.in_place_or_apart(in, out, out.data() + before == in.data());
-    auto call = enter(operation::all_gather_v, in, out, at);
-    call->receive.assign(counts.begin(), counts.end());
-    enqueue(on, std::move(call));
-  }
-
-  void broadcast(host::stream& on,
-                 buffer_view x,
-                 int root,
-                 std::source_location at = std::source_location::current()) {
-    checking(operation::broadcast, at).peer(root);
-    enqueue(on, enter(operation::broadcast, x, x, at, root));
-  }
-
-  void all_to_all_v(host::stream& on,
-                    const_buffer_view in,
-                    std::span<std::size_t const> send,
-                    buffer_view out,
-                    std::span<std::size_t const> receive,
-                    std::source_location at = std::source_location::current()) {
-    auto const check = checking(operation::all_to_all_v, at);
-    check.same_type(in, out);
-    check.counts("send", send, in.count());
-    check.counts("receive", receive, out.count());
-    check.in_place_or_apart(in, out, false);
-    auto call = enter(operation::all_to_all_v, in, out, at);
-    call->send.assign(send.begin(), send.end());
-    call->receive.assign(receive.begin(), receive.end());
-    enqueue(on, std::move(call));
-  }
-
-  void send(host::stream& on,
-            const_buffer_view in,
-            int peer,
-            std::source_location at = std::source_location::current()) {
-    checking(operation::send, at).peer(peer);
-    enqueue(on, enter(operation::send, in, {}, at, peer));
-  }
-
-  void receive(host::stream& on,
-               buffer_view out,
-               int peer,
-               std::source_location at = std::source_location::current()) {
-    checking(operation::receive, at).peer(peer);
-    enqueue(on, enter(operation::receive, {}, out, at, peer));
-  }
 
   void set_deadline(timeout t) noexcept { channel_->set_deadline(t); }
   void poll() { channel_->poll(); }
@@ -220,6 +121,7 @@ class communicator {
 
  private:
   friend communicator from_mpi(host::device&, MPI_Comm, options const&, std::source_location);
+  friend class gradlane::detail::collective_calls<communicator, host::stream>;
   using operation = detail::operation;
 
   communicator(host::device& device, std::shared_ptr<detail::channel> made) noexcept
@@ -269,18 +171,6 @@ class communicator {
     enter(operation::split, {}, {}, at)();
   }
 
-  [[nodiscard]] std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
-
-  template <class Byte>
-  [[nodiscard]] Byte* own_part(Byte* data, std::size_t bytes) const noexcept {
-    return data + static_cast<std::size_t>(rank()) * bytes;
-  }
-
-  [[nodiscard]] gradlane::detail::argument_check checking(operation what,
-                                                          std::source_location at) const noexcept {
-    return {what, rank(), size(), at};
-  }
-
   [[nodiscard]] detail::ticket enter(operation what,
                                      const_buffer_view in,
                                      buffer_view out,
@@ -293,7 +183,18 @@ class communicator {
     return made;
   }
 
-  void enqueue(host::stream& on, detail::ticket call) { device_->enqueue(on, std::move(call)); }
+  template <class Fill>
+  void issue(host::stream& on,
+             operation what,
+             const_buffer_view in,
+             buffer_view out,
+             int peer,
+             std::source_location at,
+             Fill fill) {
+    auto call = enter(what, in, out, at, peer);
+    fill(*call);
+    device_->enqueue(on, std::move(call));
+  }
 
   host::device* device_;
   std::shared_ptr<detail::channel> channel_;

@@ -6,6 +6,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>    // for min, replace
 #include <array>        // for array
 #include <atomic>       // for atomic
 #include <cstddef>      // for size_t
@@ -88,8 +89,11 @@ struct health {
 ///
 /// MPI_Finalize waits for every peer, so after a rank has died it would never return: once a
 /// communicator that reports here (options::owner) has failed, or `abandon` was called, the
-/// environment leaves MPI as it is, and the process ends without MPI_Finalize. Made and destroyed
-/// on the main thread.
+/// environment leaves MPI as it is, and the process ends without MPI_Finalize.
+///
+/// Where it initialises MPI it makes MPI_COMM_WORLD return errors (MPI_ERRORS_RETURN), as MPICH
+/// asks that communicator's handler, which by default ends the process, when a test of any
+/// communicator's request fails. Made and destroyed on the main thread.
 class environment {
  public:
   /// Asks for `wanted`; MPI may give less, and thread_level() says what it gave.
@@ -103,6 +107,8 @@ class environment {
       detail::check(MPI_Init_thread(nullptr, nullptr, detail::mpi_value(wanted), &provided),
                     "MPI_Init_thread");
       owns_ = true;
+      detail::check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
+                    "MPI_Comm_set_errhandler");
     }
     level_ = detail::thread_level();
   }
@@ -126,9 +132,10 @@ class environment {
     auto version = std::array<char, MPI_MAX_LIBRARY_VERSION_STRING>{};
     auto length  = 0;
     detail::check(MPI_Get_library_version(version.data(), &length), "MPI_Get_library_version");
-    auto library = std::string_view{version.data(), static_cast<std::size_t>(length)};
-    library      = library.substr(0, library.find('\n'));
-    auto text    = std::string{name_of(level_)};
+    auto library = std::string{version.data(), static_cast<std::size_t>(length)};
+    library.resize(std::min(library.find('\n'), library.size()));
+    std::replace(library.begin(), library.end(), '\t', ' ');
+    auto text = std::string{name_of(level_)};
     if (level_ != wanted_) { text.append(" (asked for ").append(name_of(wanted_)).append(")"); }
     text.append(owns_ ? ", initialised by gradlane; " : ", initialised by the program; ");
     return text.append(library);

@@ -356,6 +356,7 @@ class ticket {
     if (call_ != nullptr) { owner_->give_back(call_); }
   }
 
+  [[nodiscard]] call& operator*() const noexcept { return *call_; }
   [[nodiscard]] call* operator->() const noexcept { return call_; }
   void operator()() const { owner_->run(*call_); }
 

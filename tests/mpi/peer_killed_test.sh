@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# peer_killed_test.sh <mpiexec> <program> <thread level>
+#
+# Runs 3 ranks of which rank 1 kills itself, and checks that the two others end well. MPICH's
+# mpiexec -disable-auto-cleanup leaves them alone only where it does not see the signal: so a shell
+# stands between. It tells the survivors by SIGUSR1, which would end them.
+set -u
+output=$(timeout -k 5 60 "$1" -disable-auto-cleanup -n 3 sh -c \
+  'trap "" USR1; "$@"; echo "status $?"' sh "$2" "$3" 2>&1)
+echo "$output"
+
+# expect <how often> <pattern>
+expect() {
+  found=$(echo "$output" | grep -c "$2")
+  if [ "$found" -ne "$1" ]; then
+    echo "FAILED: $found lines with '$2', not $1"
+    exit 1
+  fi
+}
+expect 1 "survivor 0 of 3: .*all_reduce(sum) of 4194304 fp32 on rank 0 of 3 has waited"
+expect 1 "survivor 2 of 3: .*all_reduce(sum) of 4194304 fp32 on rank 2 of 3 has waited"
+expect 2 "status 0"
+expect 1 "status 137"
