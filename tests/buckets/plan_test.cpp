@@ -222,6 +222,8 @@ TEST_CASE("bucket_plan can be laid out in an order that was observed") {
   CHECK(learned.buckets()[1].parameters == indices{0});
   CHECK(learned.slot(3)->bucket == 1);
   CHECK(learned.hash() != plan.hash());
+  CHECK(bucket_plan{parameters, test::one_each}.reordered(learned.completion_order()).hash() ==
+        learned.hash());
   check_invariants(learned);
   for (auto const& bad : {indices{1, 0}, {1, 0, 0}, {1, 0, 3}, {1, 0, 9}, {0, 1, 2, 2}}) {
     CHECK_THROWS_AS(static_cast<void>(plan.reordered(bad)), contract_error);

@@ -77,7 +77,7 @@ class bucket_plan {
               "bucket_plan: a completion order names each parameter that owns a slot once");
       seen[owner] = true;
     }
-    expects(completion_order.size() == slot_owners(),
+    expects(completion_order.size() == order_.size(),
             "bucket_plan: a completion order names every parameter that owns a slot");
     auto copy = *this;
     copy.build(completion_order);
@@ -88,17 +88,14 @@ class bucket_plan {
   [[nodiscard]] std::span<bucket_layout const> buckets() const noexcept { return buckets_; }
   [[nodiscard]] bucket_options const& options() const noexcept { return options_; }
 
+  /// The order in which gradients are expected to be complete, as indices of slot owners: with the
+  /// parameters and options it is the whole plan, so that a checkpoint may keep it.
+  [[nodiscard]] std::span<std::size_t const> completion_order() const noexcept { return order_; }
+
   /// Elements of all gradients, tied ones once.
   [[nodiscard]] std::size_t payload() const noexcept {
     auto sum = std::size_t{0};
     for (auto const& bucket : buckets_) { sum += bucket.payload; }
-    return sum;
-  }
-
-  /// How many parameters own a slot.
-  [[nodiscard]] std::size_t slot_owners() const noexcept {
-    auto sum = std::size_t{0};
-    for (auto const& bucket : buckets_) { sum += bucket.parameters.size(); }
     return sum;
   }
 
@@ -281,6 +278,7 @@ class bucket_plan {
   }
 
   void build(std::span<std::size_t const> completion_order) {
+    order_.assign(completion_order.begin(), completion_order.end());
     buckets_.clear();
     slots_.assign(parameters_.size(), std::nullopt);
     auto open      = std::array<std::optional<std::size_t>, 4>{};  // by dtype: index of a bucket
@@ -336,6 +334,7 @@ class bucket_plan {
   std::vector<std::size_t> by_name_;               // indices of parameters, sorted by name
   std::vector<std::size_t> owners_;                // by parameter
   std::vector<std::optional<bucket_slot>> slots_;  // by parameter
+  std::vector<std::size_t> order_;                 // slot owners as they become complete
   std::vector<bucket_layout> buckets_;
 };
 

@@ -24,7 +24,7 @@ class readiness {
         marks_(plan.parameters().size()),
         open_slots_(plan.parameters().size()),
         open_buckets_(plan.buckets().size()) {
-    order_.reserve(plan.slot_owners());
+    order_.reserve(plan.completion_order().size());
     reset();
   }
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pipeline over MPI: any number of ranks, every thread level.
+#include <gradlane/gradlane.hpp>
+#include <gradlane/mpi/communicator.hpp>
+
+#include <doctest/doctest.h>
+
+#include <mpi.h>
+
+#include <support/model.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace gradlane;
+
+constexpr auto eps = 1.2e-7;
+
+template <class Clip>
+void check_steps(mpi::communicator& comm,
+                 host::device& device,
+                 Clip clip,
+                 std::vector<std::size_t> const& sizes,
+                 bucket_options options,
+                 storage_options storage,
+                 dtype type,
+                 double unit,
+                 auto expected) {
+  auto buckets =
+      gradient_buckets{device, bucket_plan{test::parameters(sizes, type), options}, storage};
+  auto pipeline = clip_allreduce{buckets, comm, clip};
+  auto compute  = device.make_stream();
+  auto random   = std::mt19937_64{static_cast<std::uint64_t>(comm.rank())};
+  for (auto step = std::size_t{0}; step < 3; ++step) {
+    auto const before = comm.collectives();
+    test::poison_all(buckets);
+    pipeline.begin(compute);
+    for (auto p = sizes.size(); p-- > 0;) {
+      auto const delay = std::chrono::microseconds{random() % 300};
+      device.enqueue(compute, [view = buckets.gradient(p), delay, step, p, rank = comm.rank()] {
+        std::this_thread::sleep_for(delay);
+        test::write(view, rank, step, p);
+      });
+      pipeline.ready(p, compute);
+    }
+    pipeline.finish(compute);
+    device.sync(compute);
+    auto const g = test::all_gradients(comm.size(), step, sizes);
+    CHECK(test::largest_error(buckets, expected(g, buckets.plan())) <= 8 * 8 * comm.size() * unit);
+    if (comm.size() > 1) { CHECK(comm.collectives() == before + buckets.plan().buckets().size()); }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("clip_allreduce over MPI agrees with the serial reference in every mode") {
+  auto device      = host::device{};
+  auto comm        = mpi::from_mpi(device, MPI_COMM_WORLD);
+  auto const sizes = std::vector<std::size_t>{5, 0, 300, 64, 1};
+  for (auto const& options : {bucket_options{}, test::one_each}) {
+    auto const run =
+        [&](auto clip, storage_options storage, dtype type, double unit, auto expected) {
+          CAPTURE(clip.describe());
+          check_steps(comm, device, clip, sizes, options, storage, type, unit, expected);
+        };
+    auto const none = [](auto const& g, auto const&) { return test::reference_none(g); };
+    run(clip::none{}, {}, dtype::fp32, eps, none);
+    run(clip::none{}, {}, dtype::fp64, 2.3e-16, none);
+    run(clip::none{}, {}, dtype::bf16, 0x1p-8, none);
+    run(clip::none{}, {}, dtype::fp16, 0x1p-11, none);
+    run(clip::none{}, {.reduce = dtype::bf16}, dtype::fp32, 0x1p-8, none);
+    run(clip::none{}, {.accumulate = dtype::fp32}, dtype::bf16, 0x1p-8, none);
+    run(clip::after{2.0}, {}, dtype::fp32, eps, [](auto const& g, auto const&) {
+      return test::reference_after(g, 2.0);
+    });
+    run(clip::before{2.0}, {}, dtype::fp32, eps, [](auto const& g, auto const&) {
+      return test::reference_before(g, 2.0);
+    });
+    run(clip::bucketwise{threshold::equal{2.0}},
+        {},
+        dtype::fp32,
+        eps,
+        [](auto const& g, auto const& plan) {
+          return test::reference_bucketwise(g, plan, threshold::equal{2.0}.values(plan));
+        });
+  }
+}
+
+TEST_CASE("clip_allreduce over MPI refuses different plans on every rank alike") {
+  auto device = host::device{};
+  auto comm   = mpi::from_mpi(device, MPI_COMM_WORLD);
+  if (comm.size() == 1) { return; }
+  auto const last = comm.rank() == comm.size() - 1;
+  auto buckets    = gradient_buckets{
+      device, bucket_plan{test::parameters({4, last ? std::size_t{16} : std::size_t{8}})}};
+  auto const wanted = "rank " + std::to_string(comm.size() - 1) + " has parameter 1: 'p1' 16";
+  CHECK_THROWS_WITH_AS((clip_allreduce{buckets, comm, clip::none{}}),
+                       doctest::Contains(wanted.c_str()),
+                       plan_mismatch_error);
+}
+
+TEST_CASE("clip_allreduce over MPI skips on all ranks what is not finite on one") {
+  auto device   = host::device{};
+  auto comm     = mpi::from_mpi(device, MPI_COMM_WORLD);
+  auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({4, 5}), test::one_each}};
+  auto pipeline = clip_allreduce{
+      buckets, comm, clip::bucketwise{threshold::equal{1.0}}, average::ranks{}, non_finite::skip{}};
+  auto compute = device.make_stream();
+  for (auto step = 0; step < 4; ++step) {
+    auto const bad = step % 2 == 1;
+    test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+      test::write(view, comm.rank(), 0, p);
+      if (bad && p == 0 && comm.rank() == comm.size() - 1) {
+        test::store(view, 2, std::numeric_limits<double>::infinity());
+      }
+    });
+    CHECK(pipeline.sync_report().skipped == bad);
+    CHECK(pipeline.sync_report().buckets[1].finite == !bad);
+  }
+}
+
+TEST_CASE("clip_allreduce over MPI learns rank 0's order, and lets ranks join early") {
+  auto device     = host::device{};
+  auto comm       = mpi::from_mpi(device, MPI_COMM_WORLD);
+  auto const size = std::vector<std::size_t>{3, 4, 5};
+  auto buckets    = gradient_buckets{device, bucket_plan{test::parameters(size), test::one_each}};
+  auto pipeline   = clip_allreduce{buckets, comm, clip::none{}, average::weighted{}};
+  auto compute    = device.make_stream();
+  auto const step = [&] {
+    pipeline.begin(compute, {.weight = comm.rank() + 1.0});
+    for (auto k = std::size_t{0}; k < 3; ++k) {
+      auto const p = comm.rank() == 0 ? (k + 1) % 3 : k;
+      test::write(buckets.gradient(p), comm.rank(), 0, p);
+      pipeline.ready(p, compute);
+    }
+    pipeline.finish(compute);
+    device.sync(compute);
+  };
+  step();
+  pipeline.sync_learn_order();
+  CHECK(pipeline.plan().buckets()[0].parameters[0] == 1);
+  CHECK(pipeline.plan().buckets()[2].parameters[0] == 0);
+  auto joined = 0;
+  for (auto k = 0; k <= comm.rank(); ++k) { step(); }  // rank r has r + 1 batches
+  pipeline.sync_join(compute, [&] { ++joined; });
+  CHECK(joined == comm.size() - 1 - comm.rank());
+  // In the last step before all had joined, only the last rank had weight.
+  auto const last = comm.size() - 1;
+  auto weights    = std::vector<double>(static_cast<std::size_t>(comm.size()));
+  weights.back()  = last + 1.0;
+  auto const g    = test::all_gradients(comm.size(), 0, size);
+  CHECK(test::largest_error(buckets, test::reference_weighted(g, weights)) <= 8 * 8 * eps);
+}
