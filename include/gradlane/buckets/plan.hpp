@@ -130,7 +130,7 @@ class bucket_plan {
   [[nodiscard]] std::string signature(std::size_t parameter) const {
     check_index(parameter);
     auto const& p = parameters_[parameter];
-    auto text     = "'" + p.name + "' " + std::to_string(p.count) + " x " +
+    auto text     = quoted(p.name) + " " + std::to_string(p.count) + " x " +
                 std::string{name_of(p.type)} + ", uses " + std::to_string(p.uses);
     if (!p.trainable) { text += ", frozen"; }
     if (!p.tied_to.empty()) { text += ", tied to '" + p.tied_to + "'"; }
@@ -181,7 +181,7 @@ class bucket_plan {
   /// The parameters of a bucket, for messages: "'a'" or "'a' ... 'z' (5 parameters)".
   [[nodiscard]] std::string name_list(std::size_t bucket) const {
     auto const& held = buckets_.at(bucket).parameters;
-    auto text        = "'" + parameters_[held.front()].name + "'";
+    auto text        = quoted(parameters_[held.front()].name);
     if (held.size() > 1) {
       text += " ... '" + parameters_[held.back()].name + "' (" + std::to_string(held.size()) +
               " parameters)";
@@ -190,6 +190,10 @@ class bucket_plan {
   }
 
  private:
+  [[nodiscard]] static std::string quoted(std::string const& name) {
+    return std::string{"'"}.append(name).append("'");
+  }
+
   [[nodiscard]] static std::size_t round_up(std::size_t value, std::size_t multiple) noexcept {
     return (value + multiple - 1) / multiple * multiple;
   }

@@ -14,7 +14,7 @@
 #include <memory>   // for shared_ptr, unique_ptr
 #include <mutex>    // for mutex, scoped_lock
 #include <string>   // for to_string
-#include <utility>  // for exchange, move
+#include <utility>  // for move
 #include <vector>   // for vector
 
 namespace gradlane::local {
@@ -152,11 +152,10 @@ class ticket {
       : owner_{std::move(owner)}, call_{held} {}
   ticket(ticket const&)            = delete;
   ticket& operator=(ticket const&) = delete;
-  ticket(ticket&& other) noexcept
-      : owner_{std::move(other.owner_)}, call_{std::exchange(other.call_, nullptr)} {}
-  ticket& operator=(ticket&&) = delete;
+  ticket(ticket&& other) noexcept  = default;  // leaves it without an owner
+  ticket& operator=(ticket&&)      = delete;
   ~ticket() {
-    if (call_ != nullptr) { owner_->give_back(call_); }
+    if (owner_) { owner_->give_back(call_); }
   }
 
   [[nodiscard]] call& operator*() const noexcept { return *call_; }
