@@ -22,7 +22,7 @@ constexpr auto parameters = std::size_t{400};  // as many as BERT-large has
 [[nodiscard]] bucket_plan one_bucket() {
   auto list = std::vector<parameter>{};
   for (auto i = std::size_t{0}; i < parameters; ++i) {
-    list.push_back({.name = "p" + std::to_string(i), .count = 64});
+    list.push_back({.name = std::string{"p"}.append(std::to_string(i)), .count = 64});
   }
   return bucket_plan{std::move(list)};
 }
