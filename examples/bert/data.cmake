@@ -44,7 +44,21 @@ else()
   message(STATUS "example bert: reads no text, that needs utf8proc and SentencePiece")
 endif()
 
-foreach(library gradlane_bert_text)
+if(OpenMP_CXX_FOUND)
+  add_library(gradlane_bert_optimizer STATIC optimizer.cpp)
+  target_link_libraries(gradlane_bert_optimizer PUBLIC gradlane_bert PRIVATE OpenMP::OpenMP_CXX)
+  target_compile_options(
+    gradlane_bert_optimizer
+    PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-O3
+      -fno-math-errno
+      -fno-trapping-math>
+      $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>,$<BOOL:${GRADLANE_BERT_NATIVE}>>:-march=native
+      -mprefer-vector-width=512>
+  )
+endif()
+
+foreach(library gradlane_bert_text gradlane_bert_optimizer)
   if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
     gradlane_warnings(${library})
   endif()

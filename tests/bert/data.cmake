@@ -6,6 +6,11 @@ find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
 gradlane_test(bert/files_test.cpp LINK gradlane_bert)
 gradlane_test(bert/sampling_test.cpp LINK gradlane_bert)
 
+# ThreadSanitizer does not know libgomp's barriers.
+if(OpenMP_CXX_FOUND AND NOT GRADLANE_SANITIZE STREQUAL "thread")
+  gradlane_test(bert/optimizer_test.cpp LINK gradlane_bert_optimizer OpenMP::OpenMP_CXX)
+endif()
+
 if(UTF8PROC_INCLUDE_DIR AND SENTENCEPIECE_INCLUDE_DIR)
   gradlane_test(bert/text_test.cpp LINK gradlane_bert_text)
   gradlane_test(bert/text_samples_test.cpp LINK gradlane_bert_text)
