@@ -30,7 +30,7 @@ inline void run_parity(std::filesystem::path const& folder) {
   auto weights      = std::vector<float>(list.total());
   load_weights(folder / "model.safetensors", list, weights);
 
-  auto in         = safetensors{folder / "batch.safetensors"};
+  auto const in   = safetensors{folder / "batch.safetensors"};
   auto const take = [&](std::string const& name) {
     auto values = std::vector<std::int32_t>(in.at(name).shape.at(0));
     in.read(name, "I32", {values.size()}, std::span{values});

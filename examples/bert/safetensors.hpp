@@ -2,22 +2,20 @@
 #pragma once
 
 #include "errors.hpp"  // for damaged_file_error, file_system_error
-#include "files.hpp"   // for pending_file
+#include "files.hpp"   // for mapped_file, pending_file
 
 #include <gradlane/error.hpp>  // for expects
 
 #include <nlohmann/json.hpp>
 
 #include <bit>            // for endian
-#include <cerrno>         // for EIO
 #include <cstddef>        // for size_t, byte
 #include <cstdint>        // for uint64_t
+#include <cstring>        // for memcpy
 #include <filesystem>     // for path
-#include <fstream>        // for ifstream
 #include <map>            // for map
 #include <span>           // for span, as_bytes
 #include <string>         // for string
-#include <system_error>   // for error_code
 #include <unordered_map>  // for unordered_map
 #include <utility>        // for move
 #include <vector>         // for vector
@@ -111,26 +109,18 @@ class safetensors {
   };
 
   /// @throws file_system_error if the file cannot be read, damaged_file_error if it is not intact.
-  explicit safetensors(std::filesystem::path file) : file_{std::move(file)} {
-    auto problem    = std::error_code{};
-    auto const size = std::filesystem::file_size(file_, problem);
-    stream_.open(file_, std::ios::binary);
-    if (problem || !stream_) {
-      throw file_system_error{file_, "cannot be opened", problem ? problem.value() : EIO};
-    }
-    auto length = std::uint64_t{0};
-    stream_.read(reinterpret_cast<char*>(&length), sizeof length);
-    if (!stream_ || size < sizeof length) { damaged("is shorter than a header"); }
-    if (length > 100'000'000 || length > size - sizeof length) {
+  explicit safetensors(std::filesystem::path path) : path_{std::move(path)}, file_{path_} {
+    auto const bytes = file_.bytes();
+    auto length      = std::uint64_t{0};
+    if (bytes.size() < sizeof length) { damaged("is shorter than a header"); }
+    std::memcpy(&length, bytes.data(), sizeof length);
+    if (length > 100'000'000 || length > bytes.size() - sizeof length) {
       damaged("ends inside its header, or is no safetensors file");
     }
-    auto text = std::string(static_cast<std::size_t>(length), '\0');
-    stream_.read(text.data(), static_cast<std::streamsize>(length));
-    if (!stream_) { damaged("ends inside its header"); }
-    data_      = sizeof length + static_cast<std::size_t>(length);
-    data_size_ = static_cast<std::size_t>(size) - data_;
+    auto const* text = reinterpret_cast<char const*>(bytes.data() + sizeof length);
+    data_            = bytes.subspan(sizeof length + static_cast<std::size_t>(length));
     try {
-      parse(nlohmann::json::parse(text));
+      parse(nlohmann::json::parse(text, text + length));
     } catch (nlohmann::json::exception const&) {
       damaged("has a header that cannot be understood");
     }
@@ -154,7 +144,7 @@ class safetensors {
   void read(std::string const& name,
             std::string const& type,
             std::vector<std::size_t> const& shape,
-            std::span<T> into) {
+            std::span<T> into) const {
     auto const& e = at(name);
     if (e.type != type || e.shape != shape) {
       damaged("has " + describe(name, e) + " where " + describe(name, {type, shape, 0, 0}) +
@@ -162,16 +152,12 @@ class safetensors {
     }
     gradlane::expects(into.size_bytes() == e.end - e.begin,
                       "safetensors: the target for " + name + " has the wrong size");
-    stream_.clear();
-    stream_.seekg(static_cast<std::streamoff>(data_ + e.begin));
-    stream_.read(reinterpret_cast<char*>(into.data()),
-                 static_cast<std::streamsize>(into.size_bytes()));
-    if (!stream_) { damaged("cannot be read at tensor " + name); }
+    if (!into.empty()) { std::memcpy(into.data(), data_.data() + e.begin, into.size_bytes()); }
   }
 
  private:
   [[noreturn]] void damaged(std::string const& what) const {
-    throw damaged_file_error{file_, what};
+    throw damaged_file_error{path_, what};
   }
 
   [[nodiscard]] static std::string describe(std::string const& name, entry const& e) {
@@ -200,11 +186,11 @@ class safetensors {
   /// Whether type and shape say the same size as the offsets, which lie inside the data.
   [[nodiscard]] bool holds(entry const& e) const {
     if (e.begin > e.end) { return false; }
-    if (e.end > data_size_) { damaged("ends before its last tensor"); }
+    if (e.end > data_.size()) { damaged("ends before its last tensor"); }
     auto count = detail::bytes_of_type(e.type);
     if (count == 0) { return false; }
     for (auto const extent : e.shape) {
-      if (extent != 0 && count > data_size_ / extent) { return false; }
+      if (extent != 0 && count > data_.size() / extent) { return false; }
       count *= extent;
     }
     return count == e.end - e.begin;
@@ -222,13 +208,12 @@ class safetensors {
       if (begin != place) { damaged("has tensors that overlap or leave a gap"); }
       place = end;
     }
-    if (place != data_size_) { damaged("has data after its last tensor"); }
+    if (place != data_.size()) { damaged("has data after its last tensor"); }
   }
 
-  std::filesystem::path file_;
-  std::ifstream stream_;
-  std::size_t data_      = 0;  // offset in the file
-  std::size_t data_size_ = 0;
+  std::filesystem::path path_;
+  mapped_file file_;
+  std::span<std::byte const> data_;  // behind the header
   std::unordered_map<std::string, entry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -35,7 +35,7 @@ inline void save_weights(std::filesystem::path const& file,
 inline void load_weights(std::filesystem::path const& file,
                          parameter_list const& list,
                          std::span<float> flat) {
-  auto in = safetensors{file};
+  auto const in = safetensors{file};
   for (auto i = std::size_t{0}; i < list.size(); ++i) {
     in.read(list[i].name, "F32", list[i].shape, list.slice(flat, i));
   }
