@@ -87,6 +87,7 @@ void with_all_loops(F check) {
   check(host::portable_loops{});
 #if defined(__x86_64__) && defined(__GNUC__)
   if (host::avx2_loops::supported()) { check(host::avx2_loops{}); }
+  if (host::avx512_loops::supported()) { check(host::avx512_loops{}); }
 #endif
 }
 

@@ -61,20 +61,19 @@ struct portable_loops {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-/// The same for x86-64 with AVX2 and F16C, whatever the compiler was told to build for. Same bits
-/// as portable_loops; only a signalling fp16 NaN may become quiet.
+/// The same for x86-64 with AVX2, FMA and F16C, whatever the compiler was told to build for. Same
+/// bits as portable_loops; only a signalling fp16 NaN may become quiet.
 ///
 /// Written with vector extensions: <immintrin.h> would double the weight of the library's headers.
-/// Without FMA (and AVX-512, which brings its own), lest a compiler contract the squares of
-/// doubles.
 struct avx2_loops {
   [[nodiscard]] static bool supported() noexcept {
-    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("f16c") != 0;
+    return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
+           __builtin_cpu_supports("f16c") != 0;
   }
 
   template <class T>
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void add_squares(
-      square_lanes& lanes, std::span<T const> x) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void add_squares(square_lanes& lanes,
+                                                           std::span<T const> x) noexcept {
     auto s0 = load<f64x4>(&lanes[0]);
     auto s1 = load<f64x4>(&lanes[4]);
     auto s2 = load<f64x4>(&lanes[8]);
@@ -103,22 +102,22 @@ struct avx2_loops {
     store(&lanes[28], s7);
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<bf16> const& in,
-                                                                   block<float>& out) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void widen(block<bf16> const& in,
+                                                     block<float>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], to_u32(load<u16x8>(&in[i])) << 16U);
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void widen(block<fp16> const& in,
-                                                                   block<float>& out) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void widen(block<fp16> const& in,
+                                                     block<float>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], __builtin_ia32_vcvtph2ps256(load<i16x8>(&in[i])));
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float> const& in,
-                                                                    block<bf16>& out) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void narrow(block<float> const& in,
+                                                      block<bf16>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       auto const value   = load<f32x8>(&in[i]);
       auto const bits    = reinterpret_cast<u32x8>(value);
@@ -128,15 +127,14 @@ struct avx2_loops {
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void narrow(block<float> const& in,
-                                                                    block<fp16>& out) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void narrow(block<float> const& in,
+                                                      block<fp16>& out) noexcept {
     for (std::size_t i = 0; i < block_size; i += 8) {
       store(&out[i], __builtin_ia32_vcvtps2ph256(load<f32x8>(&in[i]), 0));  // 0: nearest, even
     }
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f")]] static void scale_to_odd(block<float>& x,
-                                                                          float c) noexcept {
+  [[gnu::target("avx2,fma,f16c")]] static void scale_to_odd(block<float>& x, float c) noexcept {
     auto const factor = f64x4{} + static_cast<double>(c);
     for (std::size_t i = 0; i < block_size; i += 4) {
       auto const product = to_f64(load<f32x4>(&x[i])) * factor;
@@ -148,7 +146,7 @@ struct avx2_loops {
     }
   }
 
- private:
+ protected:
   using f32x4 [[gnu::vector_size(16)]] = float;
   using f32x8 [[gnu::vector_size(32)]] = float;
   using f64x4 [[gnu::vector_size(32)]] = double;
@@ -160,68 +158,139 @@ struct avx2_loops {
   using i64x4 [[gnu::vector_size(32)]] = std::int64_t;
 
   template <class V>
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static V load(
-      void const* from) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static V load(void const* from) noexcept {
     V value;
     std::memcpy(&value, from, sizeof value);
     return value;
   }
 
   template <class V>
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static void store(
-      void* to, V value) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static void store(void* to,
+                                                                         V value) noexcept {
     std::memcpy(to, &value, sizeof value);
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 square4(
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 square4(
       float const* from) noexcept {
     auto const x = to_f64(load<f32x4>(from));
     return x * x;
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 square4(
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 square4(
       double const* from) noexcept {
     auto const x = load<f64x4>(from);
-    return x * x;
+    auto square  = x * x;
+    asm("" : "+x"(square));  // not to be contracted with the addition: here it would change bits
+    return square;
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 magnitude(
-      f64x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 magnitude(f64x4 x) noexcept {
     return reinterpret_cast<f64x4>(reinterpret_cast<i64x4>(x) & ~(std::int64_t{1} << 63));
   }
 
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static i32x4 low_words(
-      i64x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static i32x4 low_words(i64x4 x) noexcept {
     auto const words = reinterpret_cast<i32x8>(x);
     return __builtin_shufflevector(words, words, 0, 2, 4, 6);
   }
 
   // g++ 12 splits these conversions in two where it is not told the instruction.
 #if defined(__clang__)
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 to_f64(
-      f32x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 to_f64(f32x4 x) noexcept {
     return __builtin_convertvector(x, f64x4);
   }
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f32x4 to_f32(
-      f64x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f32x4 to_f32(f64x4 x) noexcept {
     return __builtin_convertvector(x, f32x4);
   }
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static u32x8 to_u32(
-      u16x8 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static u32x8 to_u32(u16x8 x) noexcept {
     return __builtin_convertvector(x, u32x8);
   }
 #else
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f64x4 to_f64(
-      f32x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 to_f64(f32x4 x) noexcept {
     return __builtin_ia32_cvtps2pd256(x);
   }
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static f32x4 to_f32(
-      f64x4 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f32x4 to_f32(f64x4 x) noexcept {
     return __builtin_ia32_cvtpd2ps256(x);
   }
-  [[gnu::target("avx2,f16c,no-fma,no-avx512f"), gnu::always_inline]] static u32x8 to_u32(
-      u16x8 x) noexcept {
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static u32x8 to_u32(u16x8 x) noexcept {
     return reinterpret_cast<u32x8>(__builtin_ia32_pmovzxwd256(reinterpret_cast<i16x8>(x)));
+  }
+#endif
+};
+
+/// avx2_loops with 512-bit registers where these pay: sums of squares of 16-bit types, which would
+/// else not keep up with memory.
+struct avx512_loops : avx2_loops {
+  [[nodiscard]] static bool supported() noexcept {
+    return avx2_loops::supported() && __builtin_cpu_supports("avx512f") != 0 &&
+           __builtin_cpu_supports("avx512bw") != 0;
+  }
+
+  static void add_squares(square_lanes& lanes, std::span<double const> x) noexcept {
+    avx2_loops::add_squares(lanes, x);
+  }
+  static void widen(block<fp16> const& in, block<float>& out) noexcept {
+    avx2_loops::widen(in, out);
+  }
+
+  [[gnu::target("avx512f,avx512bw")]] static void add_squares(square_lanes& lanes,
+                                                              std::span<float const> x) noexcept {
+    auto s0 = load_512<f64x8>(&lanes[0]);
+    auto s1 = load_512<f64x8>(&lanes[8]);
+    auto s2 = load_512<f64x8>(&lanes[16]);
+    auto s3 = load_512<f64x8>(&lanes[24]);
+    for (auto const *at = x.data(), *end = at + x.size(); at != end; at += 32) {
+      s0 += square8(at);
+      s1 += square8(at + 8);
+      s2 += square8(at + 16);
+      s3 += square8(at + 24);
+    }
+    std::memcpy(&lanes[0], &s0, sizeof s0);
+    std::memcpy(&lanes[8], &s1, sizeof s1);
+    std::memcpy(&lanes[16], &s2, sizeof s2);
+    std::memcpy(&lanes[24], &s3, sizeof s3);
+  }
+
+  [[gnu::target("avx512f,avx512bw")]] static void widen(block<bf16> const& in,
+                                                        block<float>& out) noexcept {
+    for (std::size_t i = 0; i < block_size; i += 16) {
+      auto const bits = to_u32(load_512<u16x16>(&in[i])) << 16U;
+      std::memcpy(&out[i], &bits, sizeof bits);
+    }
+  }
+
+ private:
+  using f64x8 [[gnu::vector_size(64)]]  = double;
+  using i16x16 [[gnu::vector_size(32)]] = std::int16_t;
+  using u16x16 [[gnu::vector_size(32)]] = std::uint16_t;
+  using i32x16 [[gnu::vector_size(64)]] = std::int32_t;
+  using u32x16 [[gnu::vector_size(64)]] = std::uint32_t;
+
+  template <class V>
+  [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static V load_512(
+      void const* from) noexcept {
+    V value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+
+#if defined(__clang__)
+  [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static f64x8 square8(
+      float const* from) noexcept {
+    auto const x = __builtin_convertvector(load_512<f32x8>(from), f64x8);
+    return x * x;
+  }
+  [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static u32x16 to_u32(u16x16 x) noexcept {
+    return __builtin_convertvector(x, u32x16);
+  }
+#else
+  [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static f64x8 square8(
+      float const* from) noexcept {
+    auto const x = __builtin_ia32_cvtps2pd512_mask(load_512<f32x8>(from), f64x8{}, -1, 4);
+    return x * x;
+  }
+  [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static u32x16 to_u32(u16x16 x) noexcept {
+    return reinterpret_cast<u32x16>(
+        __builtin_ia32_pmovzxwd512_mask(reinterpret_cast<i16x16>(x), i32x16{}, 0xFFFF));
   }
 #endif
 };

@@ -3,7 +3,7 @@
 
 #include <gradlane/buffer_view.hpp>       // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>          // for non_finite_location
-#include <gradlane/host/inner_loops.hpp>  // for block, portable_loops, avx2_loops, square_lanes
+#include <gradlane/host/inner_loops.hpp>  // for block, portable_loops, avx2_loops, avx512_loops
 #include <gradlane/types.hpp>             // for dtype, floating_element, round_to_odd
 
 #include <algorithm>    // for copy_n, min
@@ -33,6 +33,7 @@ inline constexpr bool is_half = sizeof(T) == 2;
 template <class F>
 void with_best_loops(F&& function) {
 #if defined(__x86_64__) && defined(__GNUC__)
+  if (avx512_loops::supported()) { return function(avx512_loops{}); }
   if (avx2_loops::supported()) { return function(avx2_loops{}); }
 #endif
   function(portable_loops{});
@@ -56,16 +57,30 @@ inline void prefetch_after(const_buffer_view part) noexcept {
 #endif
 }
 
+/// Elements [first, first + count) of a view.
+template <class View>
+[[nodiscard]] View part_of(View x, std::size_t first, std::size_t count) noexcept {
+  return {x.data() + first * size_of(x.type()), count, x.type()};
+}
+
 /// Calls `function(part, first)` for the blocks of x, of which the last may be shorter.
 template <class F>
 void for_each_block(const_buffer_view x, F&& function) {
-  auto const step = size_of(x.type());
   for (std::size_t first = 0; first < x.count(); first += block_size) {
-    auto const count = std::min(block_size, x.count() - first);
-    auto const part  = const_buffer_view{x.data() + first * step, count, x.type()};
+    auto const part = part_of(x, first, std::min(block_size, x.count() - first));
     prefetch_after(part);
     function(part, first);
   }
+}
+
+/// Calls `function(part of in, part of out)` for their blocks.
+template <class F>
+void for_each_block(const_buffer_view in, buffer_view out, F&& function) {
+  for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+    auto const to = part_of(out, first, part.count());
+    prefetch_after(to);
+    function(part, to);
+  });
 }
 
 /// `count` elements of T at `from`, with zeros behind them.
@@ -139,14 +154,13 @@ void scale_block(block<double>& x, float c, block<Out>& out) noexcept {
   }
 }
 
-/// out[first, first + count) = x · c, rounded once; spoils x.
+/// out = x · c, rounded once; spoils x.
 template <class Loops, class Wide>
-void store(
-    block<Wide>& x, float c, buffer_view out, std::size_t first, std::size_t count) noexcept {
+void store(block<Wide>& x, float c, buffer_view out) noexcept {
   auto const store_as = [&]<class Out>(Out) {
     block<Out> result;  // NOLINT(*-member-init): filled by scale_block
     scale_block<Loops>(x, c, result);
-    std::memcpy(out.data() + first * sizeof(Out), result.data(), count * sizeof(Out));
+    std::memcpy(out.data(), result.data(), out.size_bytes());
   };
   switch (out.type()) {
     case dtype::fp64:
@@ -160,16 +174,16 @@ void store(
   }
 }
 
-/// to[0, count) += x, added in the wider of the two types.
-template <class Wide, class Out>
-void add_to(block<Wide> const& x, std::byte* to, std::size_t count) noexcept {
+/// out += x, added in the wider of the two types.
+template <class Out, class Wide>
+void add_to(buffer_view out, block<Wide> const& x) noexcept {
   using wider = std::conditional_t<sizeof(Out) == 8, double, Wide>;
   block<Out> sums;  // NOLINT(*-member-init): filled by load_padded
-  load_padded(to, count, sums);
+  load_padded(out.data(), out.count(), sums);
   for (std::size_t i = 0; i < block_size; ++i) {
     sums[i] = static_cast<Out>(static_cast<wider>(sums[i]) + static_cast<wider>(x[i]));
   }
-  std::memcpy(to, sums.data(), count * sizeof(Out));
+  std::memcpy(out.data(), sums.data(), out.size_bytes());
 }
 
 }  // namespace detail
@@ -202,6 +216,17 @@ class square_sum {
   square_lanes lanes_{};
 };
 
+inline void zero(buffer_view x) noexcept {
+  if (!x.empty()) { std::memset(x.data(), 0, x.size_bytes()); }
+}
+
+/// out = in, of the same dtype.
+inline void copy(const_buffer_view in, buffer_view out) noexcept {
+  if (!in.empty() && in.data() != out.data()) {
+    std::memcpy(out.data(), in.data(), in.size_bytes());
+  }
+}
+
 /// Σ x²; Inf or NaN where an element is.
 template <class Loops>
 [[nodiscard]] double sum_of_squares(const_buffer_view x) {
@@ -221,10 +246,10 @@ template <class Loops>
 template <class Loops>
 void cast(const_buffer_view in, buffer_view out, float c) {
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
-    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+    detail::for_each_block(in, out, [&](const_buffer_view from, buffer_view to) {
       block<Wide> wide;  // NOLINT(*-member-init): filled by load
-      detail::load<Loops>(part, wide);
-      detail::store<Loops>(wide, c, out, first, part.count());
+      detail::load<Loops>(from, wide);
+      detail::store<Loops>(wide, c, to);
     });
   });
 }
@@ -235,15 +260,12 @@ template <class Loops>
 [[nodiscard]] double pack(const_buffer_view in, buffer_view out) {
   auto sum = square_sum<Loops>{};
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
-    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+    detail::for_each_block(in, out, [&](const_buffer_view from, buffer_view to) {
       block<Wide> wide;  // NOLINT(*-member-init): filled by load
-      detail::load<Loops>(part, wide);
-      sum.add(std::span<Wide const>{wide}.first(part.count()));
-      if (in.type() != out.type()) {
-        detail::store<Loops>(wide, 1.0F, out, first, part.count());
-      } else {
-        std::memcpy(out.data() + first * size_of(in.type()), part.data(), part.size_bytes());
-      }
+      detail::load<Loops>(from, wide);
+      sum.add(std::span<Wide const>{wide}.first(from.count()));
+      if (from.type() == to.type()) { return copy(from, to); }
+      detail::store<Loops>(wide, 1.0F, to);
     });
   });
   return sum.total();
@@ -253,28 +275,13 @@ template <class Loops>
 template <class Loops>
 void accumulate(const_buffer_view in, buffer_view out) {
   detail::with_wide_type(in.type(), [&]<class Wide>(Wide) {
-    detail::for_each_block(in, [&](const_buffer_view part, std::size_t first) {
+    detail::for_each_block(in, out, [&](const_buffer_view from, buffer_view to) {
       block<Wide> wide;  // NOLINT(*-member-init): filled by load
-      detail::load<Loops>(part, wide);
-      auto* const to = out.data() + first * size_of(out.type());
-      if (out.type() == dtype::fp32) {
-        detail::add_to<Wide, float>(wide, to, part.count());
-      } else {
-        detail::add_to<Wide, double>(wide, to, part.count());
-      }
+      detail::load<Loops>(from, wide);
+      if (to.type() == dtype::fp32) { return detail::add_to<float>(to, wide); }
+      detail::add_to<double>(to, wide);
     });
   });
-}
-
-inline void zero(buffer_view x) noexcept {
-  if (!x.empty()) { std::memset(x.data(), 0, x.size_bytes()); }
-}
-
-/// out = in, of the same dtype.
-inline void copy(const_buffer_view in, buffer_view out) noexcept {
-  if (!in.empty() && in.data() != out.data()) {
-    std::memcpy(out.data(), in.data(), in.size_bytes());
-  }
 }
 
 /// Σ over the tensors, one after the other, of each one's sum of squares.
