@@ -45,10 +45,10 @@ else()
 endif()
 
 if(OpenMP_CXX_FOUND)
-  add_library(gradlane_bert_optimizer STATIC optimizer.cpp)
-  target_link_libraries(gradlane_bert_optimizer PUBLIC gradlane_bert PRIVATE OpenMP::OpenMP_CXX)
+  add_library(gradlane_bert_training STATIC checkpoint.cpp optimizer.cpp)
+  target_link_libraries(gradlane_bert_training PUBLIC gradlane_bert PRIVATE OpenMP::OpenMP_CXX)
   target_compile_options(
-    gradlane_bert_optimizer
+    gradlane_bert_training
     PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-O3
       -fno-math-errno
@@ -58,7 +58,7 @@ if(OpenMP_CXX_FOUND)
   )
 endif()
 
-foreach(library gradlane_bert_text gradlane_bert_optimizer)
+foreach(library gradlane_bert_text gradlane_bert_training)
   if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
     gradlane_warnings(${library})
   endif()

@@ -8,7 +8,8 @@ gradlane_test(bert/sampling_test.cpp LINK gradlane_bert)
 
 # ThreadSanitizer does not know libgomp's barriers.
 if(OpenMP_CXX_FOUND AND NOT GRADLANE_SANITIZE STREQUAL "thread")
-  gradlane_test(bert/optimizer_test.cpp LINK gradlane_bert_optimizer OpenMP::OpenMP_CXX)
+  gradlane_test(bert/checkpoint_test.cpp LINK gradlane_bert_training)
+  gradlane_test(bert/optimizer_test.cpp LINK gradlane_bert_training OpenMP::OpenMP_CXX)
 endif()
 
 if(UTF8PROC_INCLUDE_DIR AND SENTENCEPIECE_INCLUDE_DIR)

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "config.hpp"        // for model_config
+#include "data/sampler.hpp"  // for sampler_state
+#include "optimizer.hpp"     // for optimizer
+#include "parameters.hpp"    // for parameter_list
+
+#include <cstddef>     // for size_t
+#include <cstdint>     // for uint32_t, uint64_t
+#include <filesystem>  // for path
+#include <map>         // for map
+#include <optional>    // for optional
+#include <span>        // for span
+#include <string>      // for string
+#include <vector>      // for vector
+
+namespace bert {
+
+/// Where a training run stands, besides weights and optimizer: nothing of it knows how many ranks
+/// there are, and all random numbers follow from it.
+struct trainer_state {
+  std::uint64_t step = 0;  // that comes next
+  sampler_state sampler;
+  std::uint32_t seed       = 0;
+  std::uint64_t batch_size = 0;
+  std::uint64_t data       = 0;  // sample_source::fingerprint()
+  model_config model;
+  optimizer_settings update;
+
+  friend bool operator==(trainer_state const&, trainer_state const&) = default;
+};
+
+/// Checkpoints of one run: a directory for each, the newest of which is gone on from.
+///
+///     step-00000037/ model.safetensors      weights under Hugging Face's names
+///                    optimizer.safetensors  both moments: m.<name>, v.<name>
+///                    trainer.json           trainer_state
+///                    config.json …          what transformers wants to see beside the weights
+///                    manifest.json          sizes and checksums of the others
+///
+/// A directory gets its name when all of it is on the disk: a crash leaves the older ones. One
+/// rank saves; all may load.
+class checkpoint_store {
+ public:
+  /// @param keep  checkpoints that are left when a new one has been written; at least 1.
+  explicit checkpoint_store(std::filesystem::path root, std::size_t keep = 2);
+
+  /// Writes a checkpoint, then removes the oldest.
+  /// @param texts  more files, by name: vocab.txt.
+  /// @return its directory.
+  /// @throws file_system_error, disk full among them; older checkpoints stay as they are then.
+  std::filesystem::path save(trainer_state const& state,
+                             parameter_list const& list,
+                             std::span<float const> parameters,
+                             optimizer const& update,
+                             std::map<std::string, std::string> const& texts = {}) const;
+
+  /// The directories, oldest first.
+  [[nodiscard]] std::vector<std::filesystem::path> list() const;
+  [[nodiscard]] std::optional<std::filesystem::path> newest() const;
+
+ private:
+  void remove_old() const;
+
+  std::filesystem::path root_;
+  std::size_t keep_;
+};
+
+/// What a checkpoint's trainer.json says; nothing else of it is read.
+/// @throws damaged_file_error, file_system_error
+[[nodiscard]] trainer_state read_trainer_state(std::filesystem::path const& checkpoint);
+
+/// Reads a checkpoint, after all of its files have been compared with their checksums.
+///
+/// @param wanted  the run that goes on; its step and sampler are not looked at.
+/// @return where the run stands.
+/// @throws damaged_file_error naming the file; input_error naming what differs from `wanted`;
+///         file_system_error. Parameters and optimizer are changed only if nothing is thrown.
+[[nodiscard]] trainer_state load_checkpoint(std::filesystem::path const& checkpoint,
+                                            trainer_state const& wanted,
+                                            parameter_list const& list,
+                                            std::span<float> parameters,
+                                            optimizer& update);
+
+}  // namespace bert
