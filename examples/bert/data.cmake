@@ -44,6 +44,9 @@ else()
   message(STATUS "example bert: reads no text, that needs utf8proc and SentencePiece")
 endif()
 
+add_library(gradlane_bert_report STATIC report/plot.cpp)
+target_link_libraries(gradlane_bert_report PUBLIC gradlane_bert)
+
 if(OpenMP_CXX_FOUND)
   add_library(gradlane_bert_training STATIC checkpoint.cpp optimizer.cpp)
   target_link_libraries(gradlane_bert_training PUBLIC gradlane_bert PRIVATE OpenMP::OpenMP_CXX)
@@ -58,7 +61,7 @@ if(OpenMP_CXX_FOUND)
   )
 endif()
 
-foreach(library gradlane_bert_text gradlane_bert_training)
+foreach(library gradlane_bert_report gradlane_bert_text gradlane_bert_training)
   if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
     gradlane_warnings(${library})
   endif()

@@ -4,6 +4,7 @@ find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
 find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
 
 gradlane_test(bert/files_test.cpp LINK gradlane_bert)
+gradlane_test(bert/report_test.cpp LINK gradlane_bert_report)
 gradlane_test(bert/sampling_test.cpp LINK gradlane_bert)
 
 # ThreadSanitizer does not know libgomp's barriers.
