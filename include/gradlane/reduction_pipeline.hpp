@@ -33,6 +33,7 @@ struct step_options {
 };
 
 /// The steps of a pipeline, whatever its policies; made as clip_allreduce, which says what it does.
+/// A trainer whose policies are chosen at run time holds one by std::unique_ptr to this.
 ///
 /// A step: begin(s), then ready(i, s) for every trainable parameter as soon as the work that writes
 /// its gradient has been put on stream s, then finish(s); then s, or any stream ordered after it,
@@ -59,6 +60,10 @@ class reduction_pipeline {
   reduction_pipeline& operator=(reduction_pipeline const&) = delete;
   reduction_pipeline(reduction_pipeline&&)                 = delete;
   reduction_pipeline& operator=(reduction_pipeline&&)      = delete;
+
+  virtual ~reduction_pipeline() {
+    if (phase_ == phase::open) { comm_.abort(); }
+  }
 
   /// Opens a step, or a micro-step of one, for gradients written on `compute`, which is made to
   /// wait for the results of the step before; other streams that write gradients go through
@@ -179,10 +184,6 @@ class reduction_pipeline {
     check_dtypes();
     detail::sync_agree(buckets.device(), stages_.communicate(), comm_, plan(), policy_, deadline);
     reset(bounds, deadline);
-  }
-
-  ~reduction_pipeline() {
-    if (phase_ == phase::open) { comm_.abort(); }
   }
 
   /// Steps of weight 0 until no rank takes part with data. Blocks.

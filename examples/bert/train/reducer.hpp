@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../parameters.hpp"  // for parameter_list
+#include "settings.hpp"       // for training_settings, clip_mode
+
+#include <gradlane/buckets/plan.hpp>        // for bucket_plan
+#include <gradlane/clip_allreduce.hpp>      // for clip_allreduce
+#include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
+#include <gradlane/host/device.hpp>         // for device
+#include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
+
+#include <algorithm>  // for min
+#include <memory>     // for make_unique, unique_ptr
+#include <utility>    // for move
+#include <vector>     // for vector
+
+namespace bert {
+
+/// The plan of a model's gradients: fp32, in buckets of about the size wanted.
+[[nodiscard]] inline gradlane::bucket_plan plan_gradients(parameter_list const& list,
+                                                          std::size_t bucket_bytes) {
+  auto parameters = std::vector<gradlane::parameter>{};
+  for (auto const& p : list) { parameters.push_back({.name = p.name, .count = p.size}); }
+  return gradlane::bucket_plan{std::move(parameters),
+                               {.cap_bytes       = bucket_bytes,
+                                .first_cap_bytes = std::min(bucket_bytes, std::size_t{1} << 20U)}};
+}
+
+template <class Comm>
+using reducer = gradlane::reduction_pipeline<gradlane::host::device, Comm>;
+
+/// The pipeline for the clip mode wanted; a step in which a gradient is not finite is skipped.
+template <class Comm>
+[[nodiscard]] std::unique_ptr<reducer<Comm>> make_reducer(
+    gradlane::gradient_buckets<gradlane::host::device>& buckets,
+    Comm& comm,
+    training_settings const& settings) {
+  namespace clip  = gradlane::clip;
+  auto const make = [&](auto policy) -> std::unique_ptr<reducer<Comm>> {
+    using pipeline = gradlane::clip_allreduce<gradlane::host::device,
+                                              Comm,
+                                              decltype(policy),
+                                              gradlane::average::ranks,
+                                              gradlane::non_finite::skip>;
+    return std::make_unique<pipeline>(buckets, comm, policy);
+  };
+  auto const bound = settings.clip_norm;
+  switch (settings.clip) {
+    case clip_mode::none:
+      return make(clip::none{});
+    case clip_mode::after:
+      return make(clip::after{.max_norm = bound, .in_place = false});
+    case clip_mode::before:
+      return make(clip::before{bound});
+    case clip_mode::bucketwise:
+      break;
+  }
+  return make(clip::bucketwise{gradlane::threshold::equal{bound}});
+}
+
+}  // namespace bert

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>  // for duration, steady_clock
+
+namespace bert {
+
+/// Where the time of a step went, in seconds, on this rank.
+struct step_times {
+  double data      = 0;
+  double compute   = 0;  // forward and backward, with all of the communication that they hide
+  double wait      = 0;  // for other ranks: communication that nothing hid
+  double optimizer = 0;
+  double total     = 0;
+};
+
+/// Adds the time since the last lap to a sum.
+class stopwatch {
+ public:
+  void lap(double& sum) {
+    auto const now = clock::now();
+    sum += std::chrono::duration<double>{now - last_}.count();
+    last_ = now;
+  }
+  [[nodiscard]] double total() const {
+    return std::chrono::duration<double>{clock::now() - begin_}.count();
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  clock::time_point begin_{clock::now()};
+  clock::time_point last_{begin_};
+};
+
+}  // namespace bert

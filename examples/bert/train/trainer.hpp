@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../data/deal.hpp"           // for deal, expect_dealable
+#include "../data/sample_source.hpp"  // for make_batch, sample_source
+#include "../data/sampler.hpp"        // for sampler
+#include "../dropout.hpp"             // for dropout_sites
+#include "../errors.hpp"              // for input_error
+#include "../model.hpp"               // for losses, model
+#include "../optimizer.hpp"           // for optimizer
+#include "../parameters.hpp"          // for initialise, parameter_list
+#include "reducer.hpp"                // for make_reducer, plan_gradients, reducer
+#include "settings.hpp"               // for training_settings
+#include "stopwatch.hpp"              // for step_times, stopwatch
+#include "totals.hpp"                 // for mean_losses, rank_totals
+
+#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+#include <gradlane/host/device.hpp>       // for device
+
+#include <algorithm>  // for min
+#include <array>      // for array
+#include <cstddef>    // for size_t
+#include <cstdint>    // for uint64_t
+#include <memory>     // for unique_ptr
+#include <numeric>    // for iota
+#include <optional>   // for optional
+#include <span>       // for span
+#include <string>     // for to_string
+#include <vector>     // for vector
+
+namespace bert {
+
+/// What one optimizer step did, over all ranks.
+struct step_result {
+  std::uint64_t step = 0;
+  mean_losses losses;
+  double learning_rate    = 0;
+  double gradient_norm    = 0;  // of this rank's gradient; of the reduced one with clip_mode::after
+  double clipped_fraction = 0;  // of buckets, or steps, so far
+  bool skipped            = false;
+  double tokens           = 0;
+  double largest_over_mean = 1;  // tokens of the rank that has most, over the mean
+  step_times times;
+};
+
+/// Trains a model on the ranks of a communicator, each with a Device of its own.
+///
+/// What a run computes does not depend on how many ranks there are, on micro-steps, or on which
+/// rank gets which sample, up to the order of sums: losses are sums divided by counts over all
+/// ranks, dropout is keyed by sample, and each sample is used once. With clipping before the
+/// reduction, which bounds what a rank contributes, this holds for the layout fixed.
+template <class Device, class Comm>
+class trainer {
+ public:
+  /// Collective. The communicator, lane and data must outlive the trainer.
+  /// @throws input_error for a batch that cannot be dealt to so many ranks.
+  trainer(training_settings const& settings,
+          gradlane::host::device& lane,
+          Comm& comm,
+          sample_source const& data)
+      : settings_{settings},
+        list_{settings.model},
+        data_{data},
+        ranks_{static_cast<std::size_t>(comm.size())},
+        rank_{static_cast<std::size_t>(comm.rank())},
+        weights_(list_.total()),
+        sampler_{data.size(), settings.batch_size, settings.seed},
+        optimizer_{list_, settings.update},
+        totals_{lane, comm.split(0, comm.rank())},
+        buckets_{lane, plan_gradients(list_, settings.bucket_bytes)},
+        reducer_{make_reducer(buckets_, comm, settings)},
+        compute_{lane.make_stream()} {
+    settings.rate.check();
+    expect_dealable(settings.batch_size, ranks_, settings.micro_steps);
+    initialise(list_, weights_, settings.seed);
+    model_.emplace(settings.model, device_, std::span<float const>{weights_});
+    for (auto i = std::size_t{0}; i < list_.size(); ++i) {
+      gradients_.push_back(buckets_.gradient<float>(i));
+    }
+  }
+
+  /// One optimizer step over all ranks.
+  step_result step() {
+    auto watch           = stopwatch{};
+    auto result          = step_result{};
+    result.step          = step_;
+    result.learning_rate = settings_.rate.at(step_);
+    auto const global    = sampler_.next();
+    auto const work      = next_batches(global);
+    watch.lap(result.times.data);
+    auto const scales = sync_scales(work);
+    watch.lap(result.times.wait);
+
+    reducer_->begin(compute_);
+    auto const own = forward_backward(work, scales);
+    watch.lap(result.times.compute);
+    reducer_->finish(compute_, settings_.patience);
+    watch.lap(result.times.wait);
+
+    optimizer_.step(weights_, gradients_, result.learning_rate, *reducer_->status());
+    model_->refresh();
+    watch.lap(result.times.optimizer);
+    report(work, own, result);
+    ++step_;
+    watch.lap(result.times.wait);
+    result.times.total = watch.total();
+    return result;
+  }
+
+  /// Mean losses over at most `limit` samples of `data`, dealt to the ranks; no dropout.
+  [[nodiscard]] mean_losses evaluate(sample_source const& data, std::size_t limit) {
+    auto samples = std::vector<std::uint32_t>(std::min(limit, data.size()));
+    std::iota(samples.begin(), samples.end(), 0U);
+    auto const no_dropout = dropout_sites{settings_.model, 0.0, settings_.seed, 0};
+    auto const pieces     = samples.size() / settings_.batch_size + 1;
+    auto const work       = deal(samples, ranks_, pieces);
+    auto sum              = losses{};
+    for (auto piece = std::size_t{0}; piece < pieces; ++piece) {
+      sum += model_->forward(make_batch(data, work[piece * ranks_ + rank_], 0), no_dropout);
+    }
+    return totals_.sync_mean(sum);
+  }
+
+  /// Goes on where another run stood; its weights and optimizer must have been put in place.
+  void resume(std::uint64_t step, sampler_state const& at) {
+    sampler_.restore(at);
+    step_ = step;
+    model_->refresh();
+  }
+
+  [[nodiscard]] std::uint64_t next_step() const { return step_; }
+  [[nodiscard]] parameter_list const& list() const { return list_; }
+  [[nodiscard]] std::span<float> weights() { return weights_; }
+  [[nodiscard]] optimizer& update() { return optimizer_; }
+  [[nodiscard]] sampler const& order() const { return sampler_; }
+  [[nodiscard]] rank_totals<Comm>& totals() { return totals_; }
+  [[nodiscard]] std::string describe() const { return reducer_->describe(); }
+
+ private:
+  struct loss_scales {
+    double masked_lm;
+    double next_sentence;
+  };
+
+  /// This rank's micro-batches of a step.
+  [[nodiscard]] std::vector<batch> next_batches(global_batch const& global) const {
+    auto const all = deal(global.samples, ranks_, settings_.micro_steps);
+    auto result    = std::vector<batch>{};
+    for (auto m = std::size_t{0}; m < settings_.micro_steps; ++m) {
+      result.push_back(make_batch(data_, all[m * ranks_ + rank_], global.epoch));
+    }
+    return result;
+  }
+
+  /// 1 / counts over all ranks and micro-steps, times the ranks that the reduction divides by.
+  [[nodiscard]] loss_scales sync_scales(std::vector<batch> const& work) {
+    auto counts = std::array{0.0, 0.0};
+    for (auto const& b : work) {
+      counts[0] += static_cast<double>(b.prediction_count());
+      counts[1] += static_cast<double>(b.next.size());
+    }
+    totals_.sync_sum(counts);
+    auto const share = [&](double count) {
+      return count > 0 ? static_cast<double>(ranks_) / count : 0.0;
+    };
+    return {.masked_lm = share(counts[0]), .next_sentence = share(counts[1])};
+  }
+
+  /// The gradients of all micro-steps, added up where they are reduced; each is marked ready, and
+  /// so may be on its way, when backward of the last micro-step has completed it.
+  losses forward_backward(std::vector<batch> const& work, loss_scales const& scales) {
+    auto const sites = dropout_sites{settings_.model,
+                                     settings_.model.dropout,
+                                     settings_.seed,
+                                     static_cast<std::uint32_t>(step_)};
+    auto sum         = losses{};
+    for (auto m = std::size_t{0}; m < work.size(); ++m) {
+      auto const last = m + 1 == work.size();
+      sum += model_->forward(work[m], sites);
+      model_->backward(
+          scales.masked_lm, scales.next_sentence, gradients_, m > 0, [&](std::size_t parameter) {
+            if (last) { reducer_->ready(parameter, compute_); }
+          });
+    }
+    return sum;
+  }
+
+  void report(std::vector<batch> const& work, losses const& own, step_result& result) {
+    auto const& numbers     = reducer_->sync_report();
+    result.gradient_norm    = numbers.norm;
+    result.clipped_fraction = numbers.clipped_fraction;
+    result.skipped          = numbers.skipped;
+    result.losses           = totals_.sync_mean(own);
+    auto tokens             = std::array{0.0};
+    for (auto const& b : work) { tokens[0] += static_cast<double>(b.token_count()); }
+    auto largest = tokens;
+    totals_.sync_sum(tokens);
+    totals_.sync_max(largest);
+    result.tokens            = tokens[0];
+    result.largest_over_mean = largest[0] * static_cast<double>(ranks_) / tokens[0];
+  }
+
+  training_settings settings_;
+  parameter_list list_;
+  sample_source const& data_;
+  std::size_t ranks_;
+  std::size_t rank_;
+  std::uint64_t step_{0};
+  std::vector<float> weights_;  // flat, as list_ lays it out
+  Device device_;
+  std::optional<model<Device>> model_;
+  sampler sampler_;
+  optimizer optimizer_;
+  rank_totals<Comm> totals_;
+  gradlane::gradient_buckets<gradlane::host::device> buckets_;
+  std::vector<std::span<float>> gradients_;  // by parameter, in the buckets
+  std::unique_ptr<reducer<Comm>> reducer_;
+  gradlane::host::stream compute_;
+};
+
+}  // namespace bert
