@@ -3,20 +3,9 @@
 #
 # Text needs utf8proc and SentencePiece, HDF5 is optional (Debian: libutf8proc-dev,
 # libsentencepiece-dev, libhdf5-dev).
-find_path(UTF8PROC_INCLUDE_DIR utf8proc.h)
-find_library(UTF8PROC_LIBRARY utf8proc)
-find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_trainer.h)
-find_library(SENTENCEPIECE_LIBRARY sentencepiece)
-find_library(SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train)
-mark_as_advanced(
-  UTF8PROC_INCLUDE_DIR
-  UTF8PROC_LIBRARY
-  SENTENCEPIECE_INCLUDE_DIR
-  SENTENCEPIECE_LIBRARY
-  SENTENCEPIECE_TRAIN_LIBRARY
-)
+include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
 
-if(UTF8PROC_LIBRARY AND SENTENCEPIECE_LIBRARY AND SENTENCEPIECE_TRAIN_LIBRARY)
+if(BERT_TEXT_FOUND)
   add_library(
     gradlane_bert_text STATIC
     data/make_cache.cpp
@@ -61,7 +50,15 @@ if(OpenMP_CXX_FOUND)
   )
 endif()
 
-foreach(library gradlane_bert_report gradlane_bert_text gradlane_bert_training)
+if(BERT_HDF5_FOUND)
+  add_library(gradlane_bert_hdf5 STATIC data/hdf5_samples.cpp)
+  target_include_directories(gradlane_bert_hdf5 SYSTEM PRIVATE ${HDF5_INCLUDE_DIR})
+  target_link_libraries(gradlane_bert_hdf5 PUBLIC gradlane_bert PRIVATE ${HDF5_LIBRARY})
+else()
+  message(STATUS "example bert: reads no HDF5, that library was not found")
+endif()
+
+foreach(library gradlane_bert_hdf5 gradlane_bert_report gradlane_bert_text gradlane_bert_training)
   if(TARGET ${library} AND NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
     gradlane_warnings(${library})
   endif()

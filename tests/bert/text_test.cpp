@@ -102,7 +102,7 @@ TEST_CASE("find_text_files names the input that is of no use") {
                        doctest::Contains("/none: there is no such file or directory"),
                        input_error);
   CHECK_THROWS_WITH_AS(static_cast<void>(found({folder.path()})),
-                       doctest::Contains("there is no .txt, .html or .htm file in"),
+                       doctest::Contains("there is no .txt .html .htm file in"),
                        input_error);
   CHECK_THROWS_WITH_AS(
       static_cast<void>(found({})), doctest::Contains("name a file or directory"), input_error);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sources.hpp"
 
-#include "../checksum.hpp"  // for checksum
-#include "../errors.hpp"    // for input_error
-#include "../files.hpp"     // for read_file
+#include "../checksum.hpp"    // for checksum
+#include "../files.hpp"       // for read_file
+#include "../find_files.hpp"  // for find_files, lower_extension
 
-#include <algorithm>    // for sort, transform
-#include <cctype>       // for tolower
-#include <set>          // for set
+#include <array>        // for array
 #include <string>       // for string
 #include <string_view>  // for string_view
 
@@ -17,29 +15,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[nodiscard]] std::string lower_extension(fs::path const& file) {
-  auto result = file.extension().string();
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
-  return result;
-}
-
 [[nodiscard]] bool is_html(fs::path const& file) {
   auto const extension = lower_extension(file);
   return extension == ".html" || extension == ".htm";
-}
-
-[[nodiscard]] std::vector<fs::path> files_below(fs::path const& directory) {
-  auto result = std::vector<fs::path>{};
-  for (auto const& entry : fs::recursive_directory_iterator{directory}) {
-    auto const wanted = is_html(entry.path()) || lower_extension(entry.path()) == ".txt";
-    if (wanted && entry.is_regular_file()) { result.push_back(entry.path()); }
-  }
-  std::sort(result.begin(), result.end(), [](fs::path const& a, fs::path const& b) {
-    return a.generic_string() < b.generic_string();
-  });
-  return result;
 }
 
 /// The end of the part that begins at `begin`.
@@ -63,31 +41,8 @@ namespace {
 }  // namespace
 
 std::vector<fs::path> find_text_files(std::span<fs::path const> inputs) {
-  auto result = std::vector<fs::path>{};
-  auto seen   = std::set<fs::path>{};
-  auto take   = [&](fs::path const& file) {
-    if (seen.insert(fs::canonical(file)).second) { result.push_back(file); }
-  };
-  try {
-    for (auto const& input : inputs) {
-      if (!fs::exists(input)) {
-        throw input_error{"text " + input.string() + ": there is no such file or directory"};
-      }
-      if (fs::is_directory(input)) {
-        for (auto const& file : files_below(input)) { take(file); }
-      } else {
-        take(input);
-      }
-    }
-  } catch (fs::filesystem_error const& problem) {
-    throw input_error{std::string{"text: "} + problem.what()};
-  }
-  if (result.empty()) {
-    auto message = std::string{"no text to read: there is no .txt, .html or .htm file in"};
-    for (auto const& input : inputs) { message += " " + input.string(); }
-    throw input_error{inputs.empty() ? "no text to read: name a file or directory" : message};
-  }
-  return result;
+  constexpr auto extensions = std::array<std::string_view, 3>{".txt", ".html", ".htm"};
+  return find_files(inputs, extensions, "text");
 }
 
 std::vector<text_source> split_sources(std::span<fs::path const> files, std::uint64_t part) {

@@ -18,11 +18,8 @@ struct text_source {
   friend bool operator==(text_source const&, text_source const&) = default;
 };
 
-/// The files that `inputs` name, in an order that does not depend on the file system.
-///
-/// Of a directory all that end in .txt, .html and .htm, at any depth, by path; of files whichever
-/// is named: HTML where the name says so, else plain text. A file that is named twice counts once.
-/// @throws input_error if an input does not exist, or there is no text file in all of them.
+/// Of directories all files that end in .txt, .html and .htm, as find_files() has it; a file is
+/// HTML where its name says so, else plain text.
 [[nodiscard]] std::vector<std::filesystem::path> find_text_files(
     std::span<std::filesystem::path const> inputs);
 
