@@ -132,6 +132,21 @@ TEST_CASE("cpu model gives the same losses and gradients to 1e-5 on one and on t
   check_close(config, three, one, 1e-5, 1e-5);
 }
 
+TEST_CASE("cpu model keeps its memory from the largest batch on") {
+  auto const config     = small_config();
+  auto const list       = parameter_list{config};
+  auto const parameters = test::formula_parameters<float>(list);
+  auto device           = cpu::device<float>{};
+  auto bert             = model<cpu::device<float>>{config, device, parameters};
+  auto const none       = dropout_sites{config, 0, 0, 0};
+  bert.forward(test::make_batch(config, {40, 33, 9}), none);
+  auto const* const logits = bert.logits().data;
+  bert.forward(test::make_batch(config, {12}), none);
+  CHECK(bert.logits().data == logits);
+  bert.forward(test::make_batch(config, {40, 33, 9}), none);
+  CHECK(bert.logits().data == logits);
+}
+
 TEST_CASE("cpu model takes a batch without sequences after a larger one") {
   auto const config = small_config();
   auto device       = cpu::device<float>{};

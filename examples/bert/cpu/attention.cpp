@@ -7,7 +7,7 @@
 
 #include <oneapi/dnnl/dnnl.h>  // for dnnl_sgemm
 
-#include <algorithm>  // for max, stable_sort
+#include <algorithm>  // for fill, sort
 #include <cmath>      // for sqrt, log
 #include <numeric>    // for iota
 
@@ -147,8 +147,8 @@ void attention_operations<Value>::for_each_head(batch_index const& rows,
   if (sequences == 0) { return; }
   by_length_.resize(sequences);
   std::iota(by_length_.begin(), by_length_.end(), std::size_t{0});
-  std::stable_sort(by_length_.begin(), by_length_.end(), [&](std::size_t a, std::size_t b) {
-    return rows.length(a) > rows.length(b);
+  std::sort(by_length_.begin(), by_length_.end(), [&](std::size_t a, std::size_t b) {
+    return rows.length(a) != rows.length(b) ? rows.length(a) > rows.length(b) : a < b;
   });
   auto const longest = rows.length(by_length_.front());
   auto const d       = hidden / heads;
