@@ -14,6 +14,15 @@ struct step_times {
   double total     = 0;
 };
 
+inline step_times& operator+=(step_times& sum, step_times const& more) {
+  sum.data += more.data;
+  sum.compute += more.compute;
+  sum.wait += more.wait;
+  sum.optimizer += more.optimizer;
+  sum.total += more.total;
+  return sum;
+}
+
 /// Adds the time since the last lap to a sum.
 class stopwatch {
  public:

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "settings.hpp"  // for training_settings
+
+#include <cstddef>     // for size_t
+#include <cstdint>     // for uint64_t
+#include <filesystem>  // for path
+#include <string>      // for string
+#include <vector>      // for vector
+
+namespace bert {
+
+enum class precision { fp32, bf16 };
+
+/// What a person asks of the program.
+struct command_line {
+  training_settings training;
+
+  std::vector<std::filesystem::path> text;  // empty: postgresql-doc of Debian
+  std::filesystem::path vocabulary;         // empty: learned from the text
+  std::size_t vocabulary_size = 8192;
+  std::string model           = "mini";  // a preset, or a config.json
+  std::size_t max_length      = 128;
+  precision compute           = precision::fp32;
+  int threads                 = 0;  // of each rank; 0: as OpenMP says
+
+  std::filesystem::path output   = "bert-run";
+  std::uint64_t report_every     = 10;
+  std::uint64_t evaluate_every   = 0;  // 0: at the end only
+  std::size_t evaluation_samples = 1024;
+  std::uint64_t checkpoint_every = 200;
+  bool resume                    = false;
+};
+
+/// @param exit_code  set where the program is to end at once: after --help, or a wrong option.
+/// @param speaks     whether this rank prints help and errors.
+[[nodiscard]] command_line parse_command_line(int argc,
+                                              char const* const* argv,
+                                              bool speaks,
+                                              int& exit_code);
+
+}  // namespace bert

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "../checkpoint.hpp"       // for checkpoint_store, load_checkpoint, trainer_state
+#include "../data/entropy.hpp"     // for unigram_entropy
+#include "../files.hpp"            // for pending_file
+#include "../report/log.hpp"       // for evaluation_entry, log_writer, read_log, step_entry
+#include "../report/plot.hpp"      // for plot_svg
+#include "../report/progress.hpp"  // for evaluation_line, progress_line, step_pace
+#include "command_line.hpp"        // for command_line
+#include "corpus.hpp"              // for corpus
+#include "trainer.hpp"             // for step_result, trainer
+
+#include <gradlane/host/device.hpp>  // for device
+
+#include <cmath>     // for log
+#include <cstddef>   // for size_t
+#include <cstdint>   // for uint64_t
+#include <iostream>  // for cout
+#include <optional>  // for optional
+#include <string>    // for string
+
+namespace bert {
+
+/// A whole run as a person sees it: progress, evaluation, checkpoints, log and curve.
+template <class Device, class Comm>
+class training_run {
+ public:
+  training_run(command_line const& wanted,
+               gradlane::host::device& lane,
+               Comm& comm,
+               corpus const& text)
+      : wanted_{wanted},
+        text_{text},
+        speaks_{comm.rank() == 0},
+        trainer_{wanted.training, lane, comm, *text.training},
+        checkpoints_{wanted.output / "checkpoints"},
+        entropy_{unigram_entropy(text.training->count_tokens())} {
+    if (wanted.resume) { resume(); }
+    if (!speaks_) { return; }
+    log_.emplace(wanted.output / "log.jsonl", trainer_.next_step());
+    introduce(comm);
+  }
+
+  void train() {
+    auto const steps = wanted_.training.rate.steps;
+    auto const begin = stopwatch{};
+    while (trainer_.next_step() < steps) {
+      auto const result = trainer_.step();
+      auto const done   = trainer_.next_step();
+      count(result);
+      tell(result, begin.total());
+      auto const due = [&](std::uint64_t every) { return every > 0 && done % every == 0; };
+      if (due(wanted_.evaluate_every) && done < steps) { evaluate(); }
+      if (due(wanted_.checkpoint_every) || done == steps) { save(); }
+    }
+    evaluate();
+    if (speaks_) { conclude(); }
+  }
+
+ private:
+  void introduce(Comm& comm) const {
+    auto const& t = wanted_.training;
+    std::cout << comm.describe() << '\n'
+              << trainer_.describe() << "text: " << text_.files.size() << " files, "
+              << text_.tokens->tokens() << " tokens, " << text_.pieces->size()
+              << " pieces; samples: " << text_.training->size() << " to train on, "
+              << text_.held_out->size() << " held out\n"
+              << "model: " << trainer_.list().total() << " parameters, "
+              << (wanted_.compute == precision::bf16 ? "bf16" : "fp32") << "; " << t.rate.steps
+              << " steps of " << t.batch_size << " sequences\n"
+              << "a model that knows nothing has the masked-LM loss ln(" << t.model.vocab_size
+              << ") = " << std::log(static_cast<double>(t.model.vocab_size))
+              << ", one that knows how often tokens occur " << entropy_ << '\n'
+              << std::flush;
+  }
+
+  [[nodiscard]] trainer_state state() {
+    return {.step       = trainer_.next_step(),
+            .sampler    = trainer_.order().state(),
+            .seed       = wanted_.training.seed,
+            .batch_size = wanted_.training.batch_size,
+            .data       = text_.training->fingerprint(),
+            .model      = wanted_.training.model,
+            .update     = wanted_.training.update};
+  }
+
+  void resume() {
+    auto const newest = checkpoints_.newest();
+    if (!newest) {
+      throw input_error{"--resume: there is no checkpoint in " +
+                        (wanted_.output / "checkpoints").string()};
+    }
+    auto const at =
+        load_checkpoint(*newest, state(), trainer_.list(), trainer_.weights(), trainer_.update());
+    trainer_.resume(at.step, at.sampler);
+    if (speaks_) { std::cout << "goes on from " << newest->string() << '\n'; }
+  }
+
+  void save() {
+    if (!speaks_) { return; }
+    checkpoints_.save(state(),
+                      trainer_.list(),
+                      trainer_.weights(),
+                      trainer_.update(),
+                      {{"vocab.txt", text_.pieces->to_text()}});
+  }
+
+  void count(step_result const& result) {
+    skips_in_a_row_ = result.skipped ? skips_in_a_row_ + 1 : 0;
+    if (skips_in_a_row_ == 10) {
+      throw gradlane::error{
+          "training has diverged: gradients of 10 steps in a row were not "
+          "finite; lower --learning-rate, or go on from an older checkpoint"};
+    }
+    times_ += result.times;
+  }
+
+  void tell(step_result const& result, double seconds) {
+    if (!speaks_) { return; }
+    pace_.add(result.times.total);
+    auto entry              = step_entry{};
+    entry.step              = result.step + 1;
+    entry.loss              = result.losses.masked_lm + result.losses.next_sentence;
+    entry.masked_lm         = result.losses.masked_lm;
+    entry.next_sentence     = result.losses.next_sentence;
+    entry.accuracy          = result.losses.masked_lm_accuracy;
+    entry.learning_rate     = result.learning_rate;
+    entry.gradient_norm     = result.gradient_norm;
+    entry.clipped           = result.clipped_fraction;
+    entry.tokens_per_second = result.tokens / result.times.total;
+    entry.seconds           = seconds;
+    entry.skipped           = result.skipped;
+    log_->write(entry);
+    if (entry.step % wanted_.report_every == 0 || entry.step == wanted_.training.rate.steps) {
+      std::cout << progress_line(entry, wanted_.training.rate.steps, pace_) << std::endl;
+    }
+  }
+
+  void evaluate() {
+    auto const found = trainer_.evaluate(*text_.held_out, wanted_.evaluation_samples);
+    if (!speaks_) { return; }
+    auto const entry = evaluation_entry{.step                   = trainer_.next_step(),
+                                        .masked_lm              = found.masked_lm,
+                                        .accuracy               = found.masked_lm_accuracy,
+                                        .next_sentence_accuracy = found.next_sentence_accuracy};
+    log_->write(entry);
+    std::cout << evaluation_line(entry) << std::endl;
+  }
+
+  void conclude() const {
+    auto const share = [&](double seconds) {
+      return std::to_string(100 * seconds / std::max(times_.total, 1e-9)).substr(0, 4) + " %";
+    };
+    std::cout << "time of rank 0: forward and backward " << share(times_.compute)
+              << ", waiting for other ranks " << share(times_.wait) << ", optimizer "
+              << share(times_.optimizer) << ", data " << share(times_.data) << '\n'
+              << "unigram entropy of the text: " << entropy_ << '\n';
+    auto const curve = wanted_.output / "curve.svg";
+    auto drawing     = pending_file{curve};
+    drawing.file().write(
+        plot_svg(read_log(wanted_.output / "log.jsonl"), "BERT pretraining", entropy_));
+    drawing.publish();
+    std::cout << "curve: " << std::filesystem::absolute(curve).string() << std::endl;
+  }
+
+  command_line const& wanted_;
+  corpus const& text_;
+  bool speaks_;
+  trainer<Device, Comm> trainer_;
+  checkpoint_store checkpoints_;
+  double entropy_;
+  std::optional<log_writer> log_;  // of rank 0
+  step_pace pace_;
+  step_times times_;
+  int skips_in_a_row_{0};
+};
+
+}  // namespace bert

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// BERT pretraining on MPI ranks: mpiexec -n 2 ./bert_train [--help]
+#include "cpu/device.hpp"          // for device
+#include "train/command_line.hpp"  // for command_line, parse_command_line, precision
+#include "train/corpus.hpp"        // for corpus, open_corpus
+#include "train/run.hpp"           // for training_run
+
+#include <gradlane/host/device.hpp>       // for device
+#include <gradlane/mpi/communicator.hpp>  // for communicator, from_mpi
+#include <gradlane/mpi/environment.hpp>   // for environment
+#include <gradlane/types.hpp>             // for bf16
+
+#include <mpi.h>
+
+#include <omp.h>
+
+#include <exception>  // for exception
+#include <iostream>   // for cerr
+
+namespace {
+
+/// Sizes of the model: a preset whose vocabulary is that of the text, or a file's own.
+[[nodiscard]] bert::model_config model_for(bert::command_line const& wanted,
+                                           bert::vocabulary const& pieces) {
+  auto const dropout = wanted.training.model.dropout;
+  if (wanted.model.ends_with(".json")) {
+    auto config = bert::read_config(wanted.model);
+    bert::expect_fits(pieces, config.vocab_size);
+    return config;
+  }
+  auto config       = bert::preset(wanted.model);
+  config.vocab_size = (pieces.size() + 7) / 8 * 8;
+  config.dropout    = dropout;
+  return config;
+}
+
+void expect_fits(bert::command_line const& wanted) {
+  auto const longest = wanted.training.model.max_position_embeddings;
+  if (wanted.max_length > longest) {
+    throw bert::input_error{"--max-length " + std::to_string(wanted.max_length) +
+                            " is more than the model's " + std::to_string(longest) + " positions"};
+  }
+}
+
+template <class Value>
+void run(bert::command_line const& wanted,
+         gradlane::host::device& lane,
+         gradlane::mpi::communicator& comm,
+         bert::corpus const& text) {
+  auto session = bert::training_run<bert::cpu::device<Value>, gradlane::mpi::communicator>{
+      wanted, lane, comm, text};
+  session.train();
+}
+
+/// Rank 0 makes vocabulary and cache, while the others wait; then all open them.
+/// @return nothing where rank 0 could not, which it has said.
+[[nodiscard]] std::optional<bert::corpus> open(bert::command_line const& wanted, int rank) {
+  auto result = std::optional<bert::corpus>{};
+  auto made   = 1;
+  if (rank == 0) {
+    try {
+      result.emplace(bert::open_corpus(wanted));
+    } catch (std::exception const& problem) {
+      std::cerr << "bert_train: " << problem.what() << std::endl;
+      made = 0;
+    }
+  }
+  MPI_Bcast(&made, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  if (made != 0 && rank != 0) { result.emplace(bert::open_corpus(wanted)); }
+  return result;
+}
+
+int train(int argc, char** argv, gradlane::mpi::environment const& environment) {
+  auto rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  auto exit_code = 0;
+  auto wanted    = bert::parse_command_line(argc, argv, rank == 0, exit_code);
+  if (exit_code >= 0) { return exit_code; }
+  if (wanted.threads > 0) { omp_set_num_threads(wanted.threads); }
+  auto const text = open(wanted, rank);
+  if (!text) { return 1; }
+  wanted.training.model = model_for(wanted, *text->pieces);
+  expect_fits(wanted);
+
+  auto lane = gradlane::host::device{};
+  auto comm = gradlane::mpi::from_mpi(lane, MPI_COMM_WORLD, {.owner = &environment});
+  if (wanted.compute == bert::precision::bf16) {
+    run<gradlane::bf16>(wanted, lane, comm, *text);
+  } else {
+    run<float>(wanted, lane, comm, *text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto const environment = gradlane::mpi::environment{};
+  try {
+    return train(argc, argv, environment);
+  } catch (std::exception const& problem) {
+    auto rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    std::cerr << "bert_train: rank " << rank << ": " << problem.what() << std::endl;
+    MPI_Abort(MPI_COMM_WORLD, 1);  // the others must not wait for this rank
+  }
+}
