@@ -26,6 +26,7 @@
 #include <gradlane/host/stream.hpp>
 #include <gradlane/host/task.hpp>
 #include <gradlane/local/communicator.hpp>
+#include <gradlane/local/error.hpp>
 #include <gradlane/local/run.hpp>
 #include <gradlane/local/script.hpp>
 #include <gradlane/local/world.hpp>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the local communicator adds to the conformance suite.
+#include <gradlane/error.hpp>               // for aborted_error, contract_error, timeout_error
 #include <gradlane/host/device.hpp>         // for device
-#include <gradlane/local/communicator.hpp>  // for communicator, mismatch_error
+#include <gradlane/local/communicator.hpp>  // for communicator
+#include <gradlane/local/error.hpp>         // for mismatch_error
 #include <gradlane/local/run.hpp>           // for run
 #include <gradlane/types.hpp>               // for bf16, reduction
 
@@ -14,10 +16,9 @@
 #include <cstddef>      // for size_t
 #include <cstdint>      // for uint32_t
 #include <limits>       // for numeric_limits
-#include <memory>       // for make_unique
 #include <span>         // for span
-#include <string>       // for string
 #include <string_view>  // for string_view
+#include <thread>       // for sleep_for
 #include <vector>       // for vector
 
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <gradlane/error.hpp>               // for aborted_error, timeout_error
 #include <gradlane/host/device.hpp>         // for device
 #include <gradlane/local/communicator.hpp>  // for communicator
+#include <gradlane/local/error.hpp>         // for scripted_error
 #include <gradlane/local/run.hpp>           // for run
 #include <gradlane/local/script.hpp>        // for script
 

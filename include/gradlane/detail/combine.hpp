@@ -4,8 +4,6 @@
 #include <gradlane/error.hpp>  // for contract_error
 #include <gradlane/types.hpp>  // for bf16, dtype, element, fp16, reduction
 
-#include <concepts>     // for same_as
-#include <cstddef>      // for size_t
 #include <cstdint>      // for uint8_t
 #include <type_traits>  // for conditional_t, is_signed_v, make_unsigned_t, type_identity
 

@@ -7,6 +7,7 @@
 #include <gradlane/local/world.hpp>         // for world, world_options
 
 #include <concepts>   // for invocable
+#include <cstddef>    // for size_t
 #include <exception>  // for current_exception, exception, exception_ptr, rethrow_exception
 #include <mutex>      // for mutex, scoped_lock
 #include <string>     // for string, to_string

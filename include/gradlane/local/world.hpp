@@ -6,6 +6,7 @@
 #include <gradlane/local/detail/group.hpp>  // for group, world_state
 #include <gradlane/local/script.hpp>        // for script
 
+#include <cstddef>          // for size_t
 #include <memory>           // for shared_ptr, make_shared
 #include <mutex>            // for scoped_lock
 #include <numeric>          // for iota

@@ -120,7 +120,10 @@ class communicator : public gradlane::detail::collective_calls<communicator, hos
   }
 
  private:
-  friend communicator from_mpi(host::device&, MPI_Comm, options const&, std::source_location);
+  friend communicator from_mpi(host::device& device,
+                               MPI_Comm comm,
+                               options const& wishes,
+                               std::source_location at);
   friend class gradlane::detail::collective_calls<communicator, host::stream>;
   using operation = detail::operation;
 

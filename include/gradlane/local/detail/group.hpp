@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/concepts.hpp>           // for timeout, no_deadline
+#include <gradlane/detail/collective.hpp>  // for is_point_to_point
 #include <gradlane/detail/failure.hpp>     // for failure
-#include <gradlane/error.hpp>              // for aborted_error, communication_error, timeout_error
+#include <gradlane/error.hpp>              // for aborted_error, timeout_error
 #include <gradlane/local/detail/call.hpp>  // for call, describe, fit
 #include <gradlane/local/detail/work.hpp>  // for do_part
+#include <gradlane/local/error.hpp>        // for mismatch_error
 #include <gradlane/local/script.hpp>       // for script, draw
 
 #include <algorithm>           // for sort
@@ -17,22 +18,10 @@
 #include <memory>              // for shared_ptr, unique_ptr, weak_ptr
 #include <mutex>               // for mutex, unique_lock, scoped_lock
 #include <source_location>     // for source_location
-#include <span>                // for span
 #include <string>              // for string, to_string
 #include <tuple>               // for tuple
 #include <utility>             // for move, pair
 #include <vector>              // for vector
-
-namespace gradlane::local {
-
-/// Ranks whose calls do not fit together: another operation, count, dtype, reduction or root.
-/// Thrown on every rank, naming two of them and both calls.
-class mismatch_error : public communication_error {
- public:
-  using communication_error::communication_error;
-};
-
-}  // namespace gradlane::local
 
 namespace gradlane::local::detail {
 
@@ -199,9 +188,14 @@ class group {
   /// The meeting that the call belongs to, opened by the first to arrive.
   [[nodiscard]] meeting& meeting_of(int rank, call const& c) {
     auto const message = gradlane::detail::is_point_to_point(c.what);
-    auto const from    = !message ? -1 : c.what == operation::send ? rank : c.peer;
-    auto const to      = !message ? -1 : c.what == operation::send ? c.peer : rank;
-    auto* unused       = static_cast<meeting*>(nullptr);
+    auto const sends   = c.what == operation::send;
+    auto from          = -1;
+    auto to            = -1;
+    if (message) {
+      from = sends ? rank : c.peer;
+      to   = sends ? c.peer : rank;
+    }
+    auto* unused = static_cast<meeting*>(nullptr);
     for (auto const& m : meetings_) {
       if (m->in_use && m->from == from && m->to == to && m->sequence == c.sequence) { return *m; }
       if (!m->in_use) { unused = m.get(); }

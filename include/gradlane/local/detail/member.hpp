@@ -2,11 +2,11 @@
 #pragma once
 
 #include <gradlane/concepts.hpp>            // for timeout, no_deadline
-#include <gradlane/detail/failure.hpp>      // for failure
-#include <gradlane/error.hpp>               // for communication_error
 #include <gradlane/local/detail/call.hpp>   // for call
 #include <gradlane/local/detail/group.hpp>  // for group
+#include <gradlane/local/error.hpp>         // for scripted_error
 #include <gradlane/local/script.hpp>        // for delay_of, fails_at, is_dead_at
+#include <gradlane/types.hpp>               // for reduction
 
 #include <atomic>   // for atomic
 #include <cstddef>  // for size_t
@@ -16,16 +16,6 @@
 #include <string>   // for to_string
 #include <utility>  // for move
 #include <vector>   // for vector
-
-namespace gradlane::local {
-
-/// The script told this rank to fail here.
-class scripted_error : public communication_error {
- public:
-  using communication_error::communication_error;
-};
-
-}  // namespace gradlane::local
 
 namespace gradlane::local::detail {
 

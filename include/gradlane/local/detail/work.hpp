@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buffer_view.hpp>        // for buffer_view, const_buffer_view
 #include <gradlane/detail/collective.hpp>  // for operation, sum_of
 #include <gradlane/detail/combine.hpp>     // for accumulator_t, add, greater_of, with_element
 #include <gradlane/local/detail/call.hpp>  // for call
@@ -37,51 +38,87 @@ struct part {
   std::size_t out_begin;
 };
 
-/// To each destination: Σ or max over ranks 0, 1, …, W-1 in this order, rounded once at the end.
+/// A block of elements on its way through the ranks: summed, or the greatest found, in the
+/// accumulator's type and rounded once.
+template <element T>
+class block_reduction {
+ public:
+  static constexpr std::size_t size = 512;
+  using accumulator                 = gradlane::detail::accumulator_t<T>;
+
+  /// The next n elements, n <= size: nothing yet.
+  void begin(std::size_t n) noexcept {
+    n_     = n;
+    empty_ = true;
+    result_.fill(accumulator{});
+  }
+
+  void take(T const* in, reduction op) noexcept {
+    auto const value = [in](std::size_t i) { return static_cast<accumulator>(in[i]); };
+    if (empty_) {
+      each([&](accumulator, std::size_t i) { return value(i); });
+    } else if (op == reduction::max) {
+      each([&](accumulator x, std::size_t i) { return gradlane::detail::greater_of(x, value(i)); });
+    } else {
+      each([&](accumulator x, std::size_t i) { return gradlane::detail::add(x, value(i)); });
+    }
+    empty_ = false;
+  }
+
+  /// A factor of 0 adds exactly nothing, even from NaN.
+  void take_scaled(T const* in, float factor) noexcept {
+    if constexpr (std::is_floating_point_v<accumulator>) {
+      if (factor == 0.0F) { return; }
+      auto const wide = static_cast<accumulator>(factor);
+      each(
+          [&](accumulator x, std::size_t i) { return x + wide * static_cast<accumulator>(in[i]); });
+    }
+  }
+
+  void divide(std::size_t ranks) noexcept {
+    if constexpr (std::is_floating_point_v<accumulator>) {
+      auto const divisor = static_cast<accumulator>(ranks);
+      each([&](accumulator x, std::size_t) { return x / divisor; });
+    }
+  }
+
+  [[nodiscard]] std::span<T const> rounded() noexcept {
+    for (std::size_t i = 0; i < n_; ++i) { rounded_[i] = static_cast<T>(result_[i]); }
+    return {rounded_.data(), n_};
+  }
+
+ private:
+  template <class F>
+  void each(F f) noexcept {
+    for (std::size_t i = 0; i < n_; ++i) { result_[i] = f(result_[i], i); }
+  }
+
+  std::size_t n_{0};
+  bool empty_{true};
+  std::array<accumulator, size> result_{};
+  std::array<T, size> rounded_{};
+};
+
+/// To each destination: the reduction over ranks 0, 1, …, W-1 in this order.
 template <element T>
 void reduce(calls_of_ranks calls, part where, calls_of_ranks destinations) {
-  using accumulator           = gradlane::detail::accumulator_t<T>;
-  constexpr std::size_t block = 512;
-  auto const op               = calls[0]->op;
-  auto const scaled           = calls[0]->what == operation::all_reduce_scaled;
-  auto sums                   = std::array<accumulator, block>{};
-  auto rounded                = std::array<T, block>{};
-  for (std::size_t at = 0; at < where.count; at += block) {
-    auto const n = std::min(block, where.count - at);
-    auto first   = true;
+  auto const op     = calls[0]->op;
+  auto const scaled = calls[0]->what == operation::all_reduce_scaled;
+  auto block        = block_reduction<T>{};
+  for (std::size_t at = 0; at < where.count; at += block.size) {
+    auto const n = std::min(block.size, where.count - at);
+    block.begin(n);
     for (auto const* c : calls) {
       auto const* const in = reinterpret_cast<T const*>(c->in.data()) + where.begin + at;
-      auto const value     = [in](std::size_t i) { return static_cast<accumulator>(in[i]); };
       if (scaled) {
-        if constexpr (std::is_floating_point_v<accumulator>) {
-          if (c->factor == 0.0F) { continue; }  // exactly nothing, even from NaN
-          auto const factor = static_cast<accumulator>(c->factor);
-          for (std::size_t i = 0; i < n; ++i) {
-            sums[i] = first ? factor * value(i) : sums[i] + factor * value(i);
-          }
-        }
-      } else if (first) {
-        for (std::size_t i = 0; i < n; ++i) { sums[i] = value(i); }
-      } else if (op == reduction::max) {
-        for (std::size_t i = 0; i < n; ++i) {
-          sums[i] = gradlane::detail::greater_of(sums[i], value(i));
-        }
+        block.take_scaled(in, c->factor);
       } else {
-        for (std::size_t i = 0; i < n; ++i) { sums[i] = gradlane::detail::add(sums[i], value(i)); }
-      }
-      first = false;
-    }
-    if (first) { sums.fill(accumulator{}); }
-    if constexpr (std::is_floating_point_v<accumulator>) {
-      if (op == reduction::average) {
-        auto const ranks = static_cast<accumulator>(calls.size());
-        for (std::size_t i = 0; i < n; ++i) { sums[i] /= ranks; }
+        block.take(in, op);
       }
     }
-    for (std::size_t i = 0; i < n; ++i) { rounded[i] = static_cast<T>(sums[i]); }
-    for (auto const* c : destinations) {
-      copy(std::span<T const>{rounded.data(), n}, 0, c->out, where.out_begin + at, n);
-    }
+    if (op == reduction::average) { block.divide(calls.size()); }
+    auto const result = block.rounded();
+    for (auto const* c : destinations) { copy(result, 0, c->out, where.out_begin + at, n); }
   }
 }
 

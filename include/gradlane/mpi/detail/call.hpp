@@ -47,13 +47,8 @@ class scratch_pool {
   std::vector<std::vector<std::byte>> spare_;
 };
 
-/// One operation on its way: a small state machine over MPI's non-blocking calls.
-///
-/// `start` begins all of its requests at once, cut into chunks where counts pass MPI's int, so
-/// that operations are begun in the same order on all ranks. `test` looks after them. `finish`
-/// does what remains without MPI. Vectors keep their capacity for later calls.
-class call {
- public:
+/// What was asked for, and how far it is.
+struct call_state {
   enum class stage : std::uint8_t { queued, started, done };
 
   operation what{};
@@ -69,25 +64,6 @@ class call {
   std::source_location at{};
   stage now{stage::queued};
   bool reached{false};  // the stream has come to it
-
-  /// Empties the call for use by `ranks` ranks.
-  void reset(std::size_t ranks) {
-    op = reduction::sum;
-    send.clear();
-    receive.clear();
-    requests_.clear();
-    expected_.clear();
-    completed_ = 0;
-    now        = stage::queued;
-    reached    = false;
-    send.reserve(ranks);
-    receive.reserve(ranks);
-    counts_.reserve(ranks);
-    begins_.reserve(ranks);
-    auto const pieces = 2 * ranks + 2;
-    requests_.reserve(pieces);
-    expected_.reserve(pieces);
-  }
 
   /// "all_reduce(sum) of 17 fp32"
   [[nodiscard]] std::string describe() const {
@@ -107,35 +83,70 @@ class call {
         return text;
     }
   }
+};
+
+/// One operation on its way: a small state machine over MPI's non-blocking calls.
+///
+/// `start` begins all of its requests at once, cut into chunks where counts pass MPI's int, so
+/// that operations are begun in the same order on all ranks. `test` looks after them. `finish`
+/// does what remains without MPI. Vectors keep their capacity for later calls.
+class call : public call_state {
+ public:
+  /// Empties the call for use by `ranks` ranks.
+  void reset(std::size_t ranks) {
+    op = reduction::sum;
+    send.clear();
+    receive.clear();
+    requests_.clear();
+    expected_.clear();
+    completed_ = 0;
+    now        = stage::queued;
+    reached    = false;
+    send.reserve(ranks);
+    receive.reserve(ranks);
+    counts_.reserve(ranks);
+    begins_.reserve(ranks);
+    auto const pieces = 2 * ranks + 2;
+    requests_.reserve(pieces);
+    expected_.reserve(pieces);
+  }
 
   void start(MPI_Comm comm, int rank, int size, family const& shared, scratch_pool& pool) {
     auto const context = context_of{comm, rank, size, shared, pool};
     now                = stage::started;
     switch (what) {
       case operation::all_reduce:
-        return start_all_reduce(context);
+        start_all_reduce(context);
+        break;
       case operation::reduce_scatter:
-        return start_reduce_scatter(context);
+        start_reduce_scatter(context);
+        break;
       case operation::all_gather:
         receive.assign(static_cast<std::size_t>(size), in.count());
-        return start_all_gather(context);
+        start_all_gather(context);
+        break;
       case operation::all_gather_v:
-        return start_all_gather_v(context);
+        start_all_gather_v(context);
+        break;
       case operation::broadcast:
-        return for_each_chunk(context, out.count(), [&](std::size_t begin, int n) {
+        for_each_chunk(context, out.count(), [&](std::size_t begin, int n) {
           check(MPI_Ibcast(to(begin), n, type(), peer, comm, request()), "MPI_Ibcast", at);
         });
+        break;
       case operation::all_to_all_v:
-        return start_all_to_all_v(context);
+        start_all_to_all_v(context);
+        break;
       case operation::send:
-        return post_send(context, 0, in.count(), peer, message_tag);
+        post_send(context, 0, in.count(), peer, message_tag);
+        break;
       case operation::receive:
-        return post_receive(context, 0, out.count(), peer, message_tag);
+        post_receive(context, 0, out.count(), peer, message_tag);
+        break;
       case operation::split:  // all ranks are here: MPI's blocking split will not wait long
         check(MPI_Ibarrier(comm, request()), "MPI_Ibarrier", at);
-        return;
+        break;
       case operation::all_reduce_scaled:
-        return;  // not offered
+        break;  // not offered
     }
   }
 
@@ -164,7 +175,7 @@ class call {
   }
 
   /// The whole operation in a group of one rank: nothing moves but in to out.
-  void copy_alone() noexcept {
+  void copy_alone() const noexcept {
     if (what == operation::broadcast || in.empty() || in.data() == out.data()) { return; }
     std::memcpy(out.data(), in.data(), in.size_bytes());
   }
@@ -246,8 +257,11 @@ class call {
   }
 
   void start_all_gather(context_of const& context) {
-    if (out.count() > context.shared.max_chunk) { return gather_by_root(context); }
     if (out.empty()) { return; }
+    if (out.count() > context.shared.max_chunk) {
+      gather_by_root(context);
+      return;
+    }
     auto const n             = static_cast<int>(in.count());
     auto const in_place      = to(context.self() * in.count()) == in.data();
     auto const* const source = in_place ? MPI_IN_PLACE : static_cast<void const*>(in.data());
@@ -257,8 +271,11 @@ class call {
   }
 
   void start_all_gather_v(context_of const& context) {
-    if (out.count() > context.shared.max_chunk) { return gather_by_root(context); }
     if (out.empty()) { return; }
+    if (out.count() > context.shared.max_chunk) {
+      gather_by_root(context);
+      return;
+    }
     counts_.clear();
     begins_.clear();
     for (std::size_t r = 0, begin = 0; r < context.ranks(); begin += receive[r], ++r) {
@@ -316,7 +333,7 @@ class call {
             "MPI_Isend",
             at);
     };
-    if (count == 0) { return post(0, 0); }
+    if (count == 0) { post(0, 0); }  // empty messages are messages too
     for_each_chunk(context, count, post);
   }
 
@@ -327,7 +344,7 @@ class call {
             "MPI_Irecv",
             at);
     };
-    if (count == 0) { return post(0, 0); }
+    if (count == 0) { post(0, 0); }  // empty messages are messages too
     for_each_chunk(context, count, post);
   }
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <gradlane/concepts.hpp>           // for timeout, no_deadline
+#include <gradlane/detail/collective.hpp>  // for is_point_to_point
 #include <gradlane/detail/failure.hpp>     // for failure
 #include <gradlane/error.hpp>              // for communication_error, timeout_error
 #include <gradlane/host/device.hpp>        // for device
 #include <gradlane/host/progress.hpp>      // for back_off, progress_registration
 #include <gradlane/mpi/detail/call.hpp>    // for call, operation, scratch_pool
 #include <gradlane/mpi/detail/family.hpp>  // for family, unique_communicator
-#include <gradlane/mpi/environment.hpp>    // for health
 #include <gradlane/mpi/error.hpp>          // for error
 
 #include <mpi.h>
@@ -18,6 +18,7 @@
 #include <condition_variable>  // for condition_variable
 #include <cstddef>             // for size_t
 #include <cstdint>             // for uint64_t
+#include <exception>           // for exception
 #include <memory>              // for shared_ptr, unique_ptr
 #include <mutex>               // for mutex, scoped_lock, unique_lock
 #include <optional>            // for optional
@@ -63,7 +64,7 @@ class channel {
   ~channel() {
     progress_.reset();
     // What MPI may still use is left to it: so is a communicator that failed, or is not ours.
-    if (failure_ || !owned_) { static_cast<void>(comm_.release()); }
+    if (failure_ || !owned_) { [[maybe_unused]] auto const left_to_mpi = comm_.release(); }
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -149,7 +150,7 @@ class channel {
     if (used->now == call::stage::started) {  // MPI may still write: it keeps its memory for ever
       auto const found = std::find_if(
           calls_.begin(), calls_.end(), [&](auto const& c) { return c.get() == used; });
-      static_cast<void>(found->release());
+      [[maybe_unused]] auto const* const left_to_mpi = found->release();
       calls_.erase(found);
       return;
     }

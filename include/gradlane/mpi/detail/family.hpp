@@ -61,7 +61,10 @@ using unique_communicator = gradlane::detail::unique_handle<communicator_traits>
 
 /// inout[i] = in[i] combined with inout[i], in fp32 for 16-bit types and rounded once.
 template <element T, reduction Op>
-void combine(void* in, void* inout, int* count, MPI_Datatype* /*type*/) noexcept {
+void combine(void* in,
+             void* inout,
+             int* count,  // NOLINT(readability-non-const-parameter): MPI's signature
+             MPI_Datatype* /*type*/) noexcept {
   using accumulator   = gradlane::detail::accumulator_t<T>;
   auto const* const x = static_cast<T const*>(in);
   auto* const y       = static_cast<T*>(inout);
