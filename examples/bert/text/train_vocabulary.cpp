@@ -8,6 +8,7 @@
 #include <sentencepiece_trainer.h>
 
 #include <algorithm>      // for sort, min
+#include <iostream>       // for cerr
 #include <map>            // for map
 #include <set>            // for set
 #include <string_view>    // for string_view
@@ -123,22 +124,28 @@ class word_lines final : public sentencepiece::SentenceIterator {
   return word_lines{std::move(lines)};
 }
 
+/// Keeps SentencePiece from announcing its command, which it does before it reads its log level.
+class silent_errors {
+ public:
+  silent_errors() : before_{std::cerr.rdbuf(nullptr)} {}
+  silent_errors(silent_errors const&)            = delete;
+  silent_errors& operator=(silent_errors const&) = delete;
+  ~silent_errors() { std::cerr.rdbuf(before_); }  // which clears the stream's state, too
+
+ private:
+  std::streambuf* before_;
+};
+
 /// Pieces in the order of SentencePiece's ids, in WordPiece's form; no single characters.
 [[nodiscard]] std::vector<std::string> learn(word_lines lines, std::size_t size) {
-  auto model        = std::string{};
-  auto const status = sentencepiece::SentencePieceTrainer::Train(
-      std::unordered_map<std::string, std::string>{{"model_type", "bpe"},
-                                                   {"vocab_size", std::to_string(size)},
-                                                   {"hard_vocab_limit", "false"},
-                                                   {"input_format", "tsv"},
-                                                   {"normalization_rule_name", "identity"},
-                                                   {"character_coverage", "1.0"},
-                                                   {"split_by_unicode_script", "false"},
-                                                   {"split_by_number", "false"},
-                                                   {"num_threads", "1"},
-                                                   {"minloglevel", "3"}},
-      &lines,
-      &model);
+  auto model = std::string{};
+  // As one string: that is the same type in a checked build of the standard library.
+  auto const settings = "--model_type=bpe --vocab_size=" + std::to_string(size) +
+                        " --hard_vocab_limit=false --input_format=tsv"
+                        " --normalization_rule_name=identity --character_coverage=1.0"
+                        " --split_by_unicode_script=false --split_by_number=false"
+                        " --num_threads=1 --minloglevel=3";
+  auto const status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
   if (!status.ok()) {
     throw input_error{"a vocabulary cannot be learned from this text: " + status.ToString()};
   }
