@@ -11,8 +11,10 @@ Usage: cmake/bootstrap.sh train [ARGUMENT...]   build the main program and run i
                                                 ctest's
        cmake/bootstrap.sh --help
 
-Installs what is missing of cmake, ninja-build, g++, mpich, libmpich-dev and doctest-dev by apt-get,
-which needs root or sudo; where it cannot, it lists what is missing and stops. Builds in build/train
+Installs by apt-get what is missing of cmake, ninja-build, g++, mpich, libmpich-dev, doctest-dev, what
+the BERT program uses (libdnnl-dev, nlohmann-json3-dev, libcli11-dev, libsentencepiece-dev,
+libutf8proc-dev) and, to train, its text (postgresql-doc). That needs root or sudo; where it cannot, it
+lists what is missing and stops. Builds in build/train
 or build/test, from scratch. Needs CMake 3.25 and g++ 12: Debian 12, Ubuntu 24.04, or newer.
 The MPI must be MPICH; where another is installed too, MPICH is chosen by its own names.
 TEXT
@@ -40,12 +42,20 @@ find_mpicxx() {
   return 1
 }
 
-missing_packages() {
+has_header() { g++ -E -x c++ - <<<"#include <$1>" >/dev/null 2>&1; }
+
+missing_packages() {  # train or test
   have cmake || echo cmake
   have ninja || echo ninja-build
   have g++ || echo g++
   find_mpicxx >/dev/null || printf '%s\n' mpich libmpich-dev
-  g++ -E -x c++ - <<<'#include <doctest/doctest.h>' >/dev/null 2>&1 || echo doctest-dev
+  has_header doctest/doctest.h || echo doctest-dev
+  has_header oneapi/dnnl/dnnl.hpp || echo libdnnl-dev
+  has_header nlohmann/json.hpp || echo nlohmann-json3-dev
+  has_header CLI/CLI.hpp || echo libcli11-dev
+  has_header sentencepiece_trainer.h || echo libsentencepiece-dev
+  has_header utf8proc.h || echo libutf8proc-dev
+  if [[ "$1" == train ]]; then compgen -G '/usr/share/doc/postgresql-doc-*/html' >/dev/null || echo postgresql-doc; fi
 }
 
 install() {
@@ -114,7 +124,7 @@ main() {
   cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
   local -a missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "${job}")
   if [[ "${#missing[@]}" -gt 0 ]]; then install "${missing[@]}"; fi
   require_cmake
   mpicxx="$(find_mpicxx)" || fail "MPICH was installed, yet there is no mpicxx of it"

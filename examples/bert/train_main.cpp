@@ -5,6 +5,7 @@
 #include "train/corpus.hpp"        // for corpus, open_corpus
 #include "train/run.hpp"           // for training_run
 
+#include <gradlane/error.hpp>             // for error
 #include <gradlane/host/device.hpp>       // for device
 #include <gradlane/mpi/communicator.hpp>  // for communicator, from_mpi
 #include <gradlane/mpi/environment.hpp>   // for environment
@@ -14,10 +15,22 @@
 
 #include <omp.h>
 
-#include <exception>  // for exception
-#include <iostream>   // for cerr
+#include <algorithm>    // for max
+#include <cstdlib>      // for getenv
+#include <exception>    // for exception
+#include <iostream>     // for cerr
+#include <optional>     // for optional
+#include <string>       // for to_string
+#include <string_view>  // for string_view
+#include <thread>       // for sleep_for
 
 namespace {
+
+/// Errors of ours name a line of code, which says nothing to who runs the program.
+[[nodiscard]] std::string_view message_of(std::exception const& problem) {
+  auto const* const ours = dynamic_cast<gradlane::error const*>(&problem);
+  return ours != nullptr ? ours->message() : std::string_view{problem.what()};
+}
 
 /// Sizes of the model: a preset whose vocabulary is that of the text, or a file's own.
 [[nodiscard]] bert::model_config model_for(bert::command_line const& wanted,
@@ -42,6 +55,16 @@ void expect_fits(bert::command_line const& wanted) {
   }
 }
 
+/// The threads wanted, else those that OMP_NUM_THREADS says, else a fair share of the node's.
+void set_threads(int wanted, int ranks_on_node) {
+  auto const* const said = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe)
+  if (wanted > 0) {
+    omp_set_num_threads(wanted);
+  } else if (said == nullptr) {
+    omp_set_num_threads(std::max(1, omp_get_num_procs() / ranks_on_node));
+  }
+}
+
 template <class Value>
 void run(bert::command_line const& wanted,
          gradlane::host::device& lane,
@@ -61,7 +84,7 @@ void run(bert::command_line const& wanted,
     try {
       result.emplace(bert::open_corpus(wanted));
     } catch (std::exception const& problem) {
-      std::cerr << "bert_train: " << problem.what() << std::endl;
+      std::cerr << "bert_train: " << message_of(problem) << std::endl;
       made = 0;
     }
   }
@@ -76,7 +99,6 @@ int train(int argc, char** argv, gradlane::mpi::environment const& environment) 
   auto exit_code = 0;
   auto wanted    = bert::parse_command_line(argc, argv, rank == 0, exit_code);
   if (exit_code >= 0) { return exit_code; }
-  if (wanted.threads > 0) { omp_set_num_threads(wanted.threads); }
   auto const text = open(wanted, rank);
   if (!text) { return 1; }
   wanted.training.model = model_for(wanted, *text->pieces);
@@ -84,6 +106,7 @@ int train(int argc, char** argv, gradlane::mpi::environment const& environment) 
 
   auto lane = gradlane::host::device{};
   auto comm = gradlane::mpi::from_mpi(lane, MPI_COMM_WORLD, {.owner = &environment});
+  set_threads(wanted.threads, comm.node_group().size());
   if (wanted.compute == bert::precision::bf16) {
     run<gradlane::bf16>(wanted, lane, comm, *text);
   } else {
@@ -101,7 +124,11 @@ int main(int argc, char** argv) {
   } catch (std::exception const& problem) {
     auto rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    std::cerr << "bert_train: rank " << rank << ": " << problem.what() << std::endl;
+    // What all ranks meet, rank 0 tells.
+    if (rank != 0) { std::this_thread::sleep_for(std::chrono::seconds{1}); }
+    auto line = "bert_train: rank " + std::to_string(rank) + ": ";
+    line.append(message_of(problem)).append("\n");
+    std::cerr << line << std::flush;
     MPI_Abort(MPI_COMM_WORLD, 1);  // the others must not wait for this rank
   }
 }

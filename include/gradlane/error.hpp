@@ -20,6 +20,11 @@ class error : public std::runtime_error {
   /// The place in the caller's code, or in gradlane where the caller cannot be known.
   [[nodiscard]] std::source_location where() const noexcept { return where_; }
 
+  /// what() without the place, for people who use a program rather than write it.
+  [[nodiscard]] std::string_view message() const noexcept {
+    return std::string_view{what()}.substr(prefix(where_).size());
+  }
+
  private:
   [[nodiscard]] static std::string prefix(std::source_location at) {
     return std::string{at.file_name()} + ":" + std::to_string(at.line()) + ": ";

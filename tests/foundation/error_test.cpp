@@ -43,3 +43,9 @@ TEST_CASE("expects throws at its caller's place unless the condition holds") {
     CHECK(std::string_view{e.what()}.ends_with(": thrown"));
   }
 }
+
+TEST_CASE("error tells its message without the place too") {
+  auto const e = gradlane::error{"the text"};
+  CHECK(e.message() == "the text");
+  CHECK(std::string_view{e.what()}.ends_with(": the text"));
+}

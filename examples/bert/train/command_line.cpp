@@ -54,8 +54,10 @@ void add_model(CLI::App& app, command_line& out) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, precision>{{"fp32", precision::fp32}, {"bf16", precision::bf16}}))
       ->default_str("fp32")
+      ->option_text("fp32|bf16")
       ->group("Model");
-  app.add_option("--threads", out.threads, "Of each rank; 0: what OMP_NUM_THREADS says")
+  app.add_option(
+         "--threads", out.threads, "Of each rank; 0: OMP_NUM_THREADS, or a share of the cores")
       ->capture_default_str()
       ->group("Model");
 }
@@ -102,6 +104,7 @@ void add_reduction(CLI::App& app, command_line& out, raw_options& raw) {
                                            {"before", clip_mode::before},
                                            {"bucketwise", clip_mode::bucketwise}}))
       ->default_str("bucketwise")
+      ->option_text("MODE=bucketwise")
       ->group("Gradients");
   app.add_option("--clip-norm", t.clip_norm, "Bound c of the gradient's L2 norm")
       ->capture_default_str()
