@@ -173,9 +173,10 @@ void norm_operations<Value>::norm_gradient(in dy,
                     s.inverse_deviation[i],
                     work.sum_weight,
                     work.sum_bias);
-      auto* to = dx.row(i);
+      auto* to      = dx.row(i);
+      auto const* x = work.row;
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { store(work.row[j], to[j]); }
+      for (std::size_t j = 0; j < h; ++j) { store(x[j], to[j]); }
     }
   });
   collect(0, dweight, accumulate);
@@ -193,22 +194,24 @@ void norm_operations<Value>::add_norm(batch_index const& rows,
                                       dropout const& drop,
                                       state s,
                                       out y) {
-  auto const h    = branch.cols;
-  auto const keep = byte_factor{drop};
+  auto const h = branch.cols;
   clear_sums(h);
   for_parts(on_, branch.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
-    auto const work  = space(thread, h);
-    auto const* more = branch_bias.data();
+    auto const work   = space(thread, h);
+    auto const keep   = byte_factor{drop};  // copies here, so that the loops see no references
+    auto* const x     = work.row;
+    auto* const bytes = work.bytes;
+    auto const* more  = branch_bias.data();
     for (auto i = first; i < last; ++i) {
-      fill_bytes(drop, rows, i, h, work.bytes);
+      fill_bytes(drop, rows, i, h, bytes);
       auto const* a = residual.row(i);
       auto const* b = branch.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < h; ++j) {
-        work.row[j] = as_float(a[j]) + (as_float(b[j]) + more[j]) * keep(work.bytes[j]);
+        x[j] = as_float(a[j]) + (as_float(b[j]) + more[j]) * keep(bytes[j]);
       }
-      s.inverse_deviation[i] = normalise(
-          work.row, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), y.row(i));
+      s.inverse_deviation[i] =
+          normalise(x, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), y.row(i));
     }
   });
 }
@@ -226,14 +229,17 @@ void norm_operations<Value>::add_norm_gradient(batch_index const& rows,
                                                std::span<float> dweight,
                                                std::span<float> dbias,
                                                bool accumulate) {
-  auto const h    = dy.cols;
-  auto const keep = byte_factor{drop};
+  auto const h = dy.cols;
   clear_sums(h);
   for_parts(on_, dy.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
-    auto const work = space(thread, h);
+    auto const work   = space(thread, h);
+    auto const keep   = byte_factor{drop};  // copies here, so that the loops see no references
+    auto* const x     = work.row;
+    auto* const bytes = work.bytes;
+    auto* const sum   = work.sum_branch;
     for (auto i = first; i < last; ++i) {
-      load_sum<Value>(dy.row(i), dy_more.empty() ? nullptr : dy_more.row(i), h, work.row);
-      differentiate(work.row,
+      load_sum<Value>(dy.row(i), dy_more.empty() ? nullptr : dy_more.row(i), h, x);
+      differentiate(x,
                     work.other,
                     h,
                     weight.data(),
@@ -241,15 +247,15 @@ void norm_operations<Value>::add_norm_gradient(batch_index const& rows,
                     s.inverse_deviation[i],
                     work.sum_weight,
                     work.sum_bias);
-      fill_bytes(drop, rows, i, h, work.bytes);
+      fill_bytes(drop, rows, i, h, bytes);
       auto* a = dresidual.row(i);
       auto* b = dbranch.row(i);
 #pragma omp simd
       for (std::size_t j = 0; j < h; ++j) {
-        auto const kept = work.row[j] * keep(work.bytes[j]);
-        store(work.row[j], a[j]);
+        auto const kept = x[j] * keep(bytes[j]);
+        store(x[j], a[j]);
         store(kept, b[j]);
-        work.sum_branch[j] += kept;
+        sum[j] += kept;
       }
     }
   });
@@ -269,11 +275,13 @@ void norm_operations<Value>::embed(batch_index const& rows,
                                    dropout const& drop,
                                    state s,
                                    out y) {
-  auto const h    = y.cols;
-  auto const keep = byte_factor{drop};
+  auto const h = y.cols;
   clear_sums(h);
   for_parts(on_, y.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
-    auto const work = space(thread, h);
+    auto const work   = space(thread, h);
+    auto const keep   = byte_factor{drop};  // copies here, so that the loops see no references
+    auto* const x     = work.row;
+    auto* const bytes = work.bytes;
     for (auto i = first; i < last; ++i) {
       auto const row = [&](reals table, std::int32_t id) {
         return table.data() + static_cast<std::size_t>(id) * h;
@@ -282,13 +290,13 @@ void norm_operations<Value>::embed(batch_index const& rows,
       auto const* b = row(type, rows.data().segments[i]);
       auto const* c = row(position, rows.positions()[i]);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { work.row[j] = a[j] + b[j] + c[j]; }
+      for (std::size_t j = 0; j < h; ++j) { x[j] = a[j] + b[j] + c[j]; }
       auto* to = y.row(i);
       s.inverse_deviation[i] =
-          normalise(work.row, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), to);
-      fill_bytes(drop, rows, i, h, work.bytes);
+          normalise(x, h, weight.data(), bias.data(), epsilon, s.normalised.row(i), to);
+      fill_bytes(drop, rows, i, h, bytes);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { store(as_float(to[j]) * keep(work.bytes[j]), to[j]); }
+      for (std::size_t j = 0; j < h; ++j) { store(as_float(to[j]) * keep(bytes[j]), to[j]); }
     }
   });
 }
@@ -306,18 +314,19 @@ void norm_operations<Value>::embed_gradient(batch_index const& rows,
                                             std::span<float> dweight,
                                             std::span<float> dbias,
                                             bool accumulate) {
-  auto const h    = dy.cols;
-  auto const keep = byte_factor{drop};
+  auto const h = dy.cols;
   clear_sums(h);
   row_gradients_.grow(dy.rows * h);
   for_parts(on_, dy.rows, [&](std::size_t first, std::size_t last, std::size_t thread) {
-    auto const work = space(thread, h);
+    auto const work   = space(thread, h);
+    auto const keep   = byte_factor{drop};  // copies here, so that the loops see no references
+    auto* const bytes = work.bytes;
     for (auto i = first; i < last; ++i) {
       auto* row = row_gradients_.data() + i * h;
       load_sum<Value>(dy.row(i), dy_more.empty() ? nullptr : dy_more.row(i), h, row);
-      fill_bytes(drop, rows, i, h, work.bytes);
+      fill_bytes(drop, rows, i, h, bytes);
 #pragma omp simd
-      for (std::size_t j = 0; j < h; ++j) { row[j] *= keep(work.bytes[j]); }
+      for (std::size_t j = 0; j < h; ++j) { row[j] *= keep(bytes[j]); }
       differentiate(row,
                     work.other,
                     h,
