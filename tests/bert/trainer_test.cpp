@@ -4,13 +4,17 @@
 
 #include <doctest/doctest.h>
 
+#include <bert/checkpoint.hpp>
 #include <bert/cpu/device.hpp>
 #include <bert/train/trainer.hpp>
 #include <omp.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <string>
 #include <vector>
 
 namespace {
@@ -129,6 +133,52 @@ TEST_CASE("trainer repeats a run bit for bit") {
     auto const wanted = settings(clip_mode::bucketwise, 2);
     CHECK(losses_of<float>(wanted, ranks, 10) == losses_of<float>(wanted, ranks, 10));
   }
+}
+
+TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopped, bit for bit") {
+  using device      = bert::cpu::device<float>;
+  auto const wanted = settings(clip_mode::bucketwise, 1);
+  auto const place =
+      std::filesystem::temp_directory_path() / ("gradlane_resume_" + std::to_string(getpid()));
+  auto const samples  = std::size_t{57};  // step 37 lies inside of an epoch
+  auto const whole    = losses_of<float>(wanted, 2, 50, samples);
+  auto const describe = [&](bert::trainer<device, communicator>& t, rule_samples const& data) {
+    return bert::trainer_state{.step       = t.next_step(),
+                               .sampler    = t.order().state(),
+                               .seed       = wanted.seed,
+                               .batch_size = wanted.batch_size,
+                               .data       = data.fingerprint(),
+                               .model      = wanted.model,
+                               .update     = wanted.update};
+  };
+  gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
+    omp_set_num_threads(1);
+    auto const data = rule_samples{samples};
+    auto train      = bert::trainer<device, communicator>{wanted, lane, comm, data};
+    for (auto step = 0; step < 37; ++step) { train.step(); }
+    if (comm.rank() == 0) {
+      bert::checkpoint_store{place}.save(
+          describe(train, data), train.list(), train.weights(), train.update());
+    }
+  });
+  auto resumed = std::vector<double>{};
+  gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
+    omp_set_num_threads(1);
+    auto const data   = rule_samples{samples};
+    auto train        = bert::trainer<device, communicator>{wanted, lane, comm, data};
+    auto const newest = bert::checkpoint_store{place}.newest();
+    REQUIRE(newest);
+    auto const at = bert::load_checkpoint(
+        *newest, describe(train, data), train.list(), train.weights(), train.update());
+    train.resume(at.step, at.sampler);
+    CHECK(train.next_step() == 37);
+    for (auto step = 37; step < 50; ++step) {
+      auto const loss = train.step().losses.masked_lm;
+      if (comm.rank() == 0) { resumed.push_back(loss); }
+    }
+  });
+  CHECK(resumed == std::vector<double>(whole.begin() + 37, whole.end()));
+  std::filesystem::remove_all(place);
 }
 
 TEST_CASE("trainer refuses a batch that cannot be dealt") {

@@ -35,6 +35,7 @@ struct raw_options {
 
 void add_data(CLI::App& app, command_line& out) {
   app.add_option("--text", out.text, "Text files (.txt, .html) or directories of them")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Data");
   app.add_option("--vocabulary", out.vocabulary, "A vocab.txt; else one is learned and kept")
       ->group("Data");
@@ -162,6 +163,7 @@ command_line parse_command_line(int argc, char const* const* argv, bool speaks, 
   auto raw                   = raw_options{};
   auto app                   = CLI::App{description, "bert_train"};
   exit_code                  = -1;
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_data(app, result);
   add_model(app, result);
   add_training(app, result, raw);
