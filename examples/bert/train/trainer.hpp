@@ -14,10 +14,11 @@
 #include "stopwatch.hpp"              // for step_times, stopwatch
 #include "totals.hpp"                 // for mean_losses, rank_totals
 
+#include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
 #include <gradlane/host/device.hpp>       // for device
 
-#include <algorithm>  // for min
+#include <algorithm>  // for count_if, min
 #include <array>      // for array
 #include <cstddef>    // for size_t
 #include <cstdint>    // for uint64_t
@@ -185,10 +186,18 @@ class trainer {
     return sum;
   }
 
+  [[nodiscard]] double clipped_fraction(gradlane::step_report const& numbers) const {
+    if (settings_.clip != clip_mode::bucketwise) { return numbers.clipped ? 1.0 : 0.0; }
+    auto const clipped = std::count_if(numbers.buckets.begin(),
+                                       numbers.buckets.end(),
+                                       [](auto const& bucket) { return bucket.clipped; });
+    return static_cast<double>(clipped) / static_cast<double>(numbers.buckets.size());
+  }
+
   void report(std::vector<batch> const& work, losses const& own, step_result& result) {
     auto const& numbers     = reducer_->sync_report();
     result.gradient_norm    = numbers.norm;
-    result.clipped_fraction = numbers.clipped_fraction;
+    result.clipped_fraction = clipped_fraction(numbers);
     result.skipped          = numbers.skipped;
     result.losses           = totals_.sync_mean(own);
     auto tokens             = std::array{0.0};
