@@ -11,6 +11,7 @@ if(BERT_TEXT_FOUND)
     data/make_cache.cpp
     data/sentence_pairs.cpp
     data/token_cache.cpp
+    text/byte_pairs.cpp
     text/documents.cpp
     text/html.cpp
     text/sentences.cpp
@@ -19,6 +20,11 @@ if(BERT_TEXT_FOUND)
     text/vocabulary.cpp
     text/wordpiece.cpp
     text/words.cpp
+  )
+  set_property(
+    SOURCE text/byte_pairs.cpp
+    APPEND
+    PROPERTY COMPILE_OPTIONS $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-U_GLIBCXX_DEBUG>
   )
   target_include_directories(
     gradlane_bert_text SYSTEM

@@ -3,12 +3,9 @@
 
 #include "../errors.hpp"        // for input_error
 #include "../parallel_for.hpp"  // for parallel_for
-
-#include <sentencepiece_processor.h>
-#include <sentencepiece_trainer.h>
+#include "byte_pairs.hpp"       // for learn_byte_pairs, word_mark
 
 #include <algorithm>      // for sort, min
-#include <iostream>       // for cerr
 #include <map>            // for map
 #include <set>            // for set
 #include <string_view>    // for string_view
@@ -21,8 +18,7 @@ namespace {
 
 using counts = std::unordered_map<std::string, std::uint64_t>;
 
-constexpr auto word_mark       = std::string_view{"\xE2\x96\x81"};  // U+2581, SentencePiece's blank
-constexpr auto longest_word    = std::size_t{200};                  // bytes
+constexpr auto longest_word    = std::size_t{200};  // bytes
 constexpr auto special_pieces  = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
 constexpr auto character_share = std::size_t{8};
 
@@ -94,73 +90,33 @@ void count_in(text_source const& source, word_splitter& splitter, counts& result
   return result;
 }
 
-/// What SentencePiece's trainer reads: "word<tab>count".
-class word_lines final : public sentencepiece::SentenceIterator {
- public:
-  explicit word_lines(std::vector<std::string> lines) : lines_{std::move(lines)} {}
-  [[nodiscard]] bool empty() const { return lines_.empty(); }
-  [[nodiscard]] bool done() const override { return next_ == lines_.size(); }
-  void Next() override { ++next_; }
-  [[nodiscard]] std::string const& value() const override { return lines_[next_]; }
-  [[nodiscard]] sentencepiece::util::Status status() const override { return {}; }
-
- private:
-  std::vector<std::string> lines_;
-  std::size_t next_ = 0;
-};
-
-[[nodiscard]] word_lines make_lines(std::span<word_count const> words,
-                                    std::vector<std::string> const& letters) {
+/// "word<tab>count" of the words that have no other characters.
+[[nodiscard]] std::string make_lines(std::span<word_count const> words,
+                                     std::vector<std::string> const& letters) {
   auto const known = std::set<std::string>{letters.begin(), letters.end()};
-  auto lines       = std::vector<std::string>{};
+  auto result      = std::string{};
   for (auto const& [word, count] : words) {
     auto const characters = characters_of(word);
     auto const covered    = std::all_of(
         characters.begin(), characters.end(), [&](auto const& c) { return known.contains(c); });
     if (covered && word.size() <= longest_word) {
-      lines.push_back(word + "\t" + std::to_string(count));
+      result += word + "\t" + std::to_string(count) + "\n";
     }
   }
-  return word_lines{std::move(lines)};
+  return result;
 }
 
-/// Keeps SentencePiece from announcing its command, which it does before it reads its log level.
-class silent_errors {
- public:
-  silent_errors() : before_{std::cerr.rdbuf(nullptr)} {}
-  silent_errors(silent_errors const&)            = delete;
-  silent_errors& operator=(silent_errors const&) = delete;
-  ~silent_errors() { std::cerr.rdbuf(before_); }  // which clears the stream's state, too
-
- private:
-  std::streambuf* before_;
-};
-
-/// Pieces in the order of SentencePiece's ids, in WordPiece's form; no single characters.
-[[nodiscard]] std::vector<std::string> learn(word_lines lines, std::size_t size) {
-  auto model = std::string{};
-  // As one string: that is the same type in a checked build of the standard library.
-  auto const settings = "--model_type=bpe --vocab_size=" + std::to_string(size) +
-                        " --hard_vocab_limit=false --input_format=tsv"
-                        " --normalization_rule_name=identity --character_coverage=1.0"
-                        " --split_by_unicode_script=false --split_by_number=false"
-                        " --num_threads=1 --minloglevel=3";
-  auto const status = sentencepiece::SentencePieceTrainer::Train(settings, &lines, &model);
-  if (!status.ok()) {
-    throw input_error{"a vocabulary cannot be learned from this text: " + status.ToString()};
-  }
-  auto reader       = sentencepiece::SentencePieceProcessor{};
-  auto const loaded = reader.LoadFromSerializedProto(model);
-  if (!loaded.ok()) {
-    throw input_error{"SentencePiece's model is of no use: " + loaded.ToString()};
-  }
-  auto result = std::vector<std::string>{};
-  for (auto id = 0; id < reader.GetPieceSize(); ++id) {
-    if (reader.IsControl(id) || reader.IsUnknown(id)) { continue; }
-    auto piece        = reader.IdToPiece(id);
+/// Pieces in WordPiece's form, in the order they were learned; no single characters.
+[[nodiscard]] std::vector<std::string> learn(std::string_view lines, std::size_t size) {
+  auto const learned = learn_byte_pairs(lines, size);
+  auto result        = std::vector<std::string>{};
+  for (auto begin = std::size_t{0}; begin < learned.size();) {
+    auto const end    = learned.find('\n', begin);
+    auto piece        = learned.substr(begin, end - begin);
     auto const begins = piece.starts_with(word_mark);
     if (begins) { piece.erase(0, word_mark.size()); }
     if (characters_of(piece).size() > 1) { result.push_back(begins ? piece : "##" + piece); }
+    begin = end + 1;
   }
   return result;
 }
@@ -188,7 +144,7 @@ std::vector<word_count> count_words(std::span<text_source const> sources,
 
 vocabulary train_vocabulary(std::span<word_count const> words, std::size_t size) {
   auto const letters = alphabet(words, size / character_share / 2);
-  auto lines         = make_lines(words, letters);
+  auto const lines   = make_lines(words, letters);
   if (letters.empty() || lines.empty()) {
     throw input_error{words.empty() ? "a vocabulary cannot be learned: the text holds no word"
                                     : "a vocabulary of " + std::to_string(size) +
@@ -203,7 +159,7 @@ vocabulary train_vocabulary(std::span<word_count const> words, std::size_t size)
   for (auto const& letter : letters) { add("##" + letter); }
   // Besides the wanted pieces SentencePiece counts its controls, characters, and those that it
   // joined to the mark of a word's beginning; what is too much is cut below.
-  for (auto const& piece : learn(std::move(lines), size + 2 * letters.size())) { add(piece); }
+  for (auto const& piece : learn(lines, size + 2 * letters.size())) { add(piece); }
   return vocabulary{std::move(pieces), "learned vocabulary"};
 }
 
