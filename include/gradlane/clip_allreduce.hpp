@@ -3,6 +3,7 @@
 
 #include <gradlane/clip/policy.hpp>         // for average, clip_policy, non_finite, scaling
 #include <gradlane/clip/rules.hpp>          // for make_rules, pipeline_options
+#include <gradlane/clip/threshold.hpp>      // for adaptive
 #include <gradlane/concepts.hpp>            // for communicator_for, device
 #include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline

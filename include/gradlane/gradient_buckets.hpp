@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>  // for bucket_plan
-#include <gradlane/buffer_view.hpp>   // for buffer_view
-#include <gradlane/concepts.hpp>      // for device
-#include <gradlane/error.hpp>         // for contract_error, state_error, expects
-#include <gradlane/types.hpp>         // for dtype, floating_element, size_of
+#include <gradlane/buckets/parameter.hpp>  // for detect_ties, parameter
+#include <gradlane/buckets/plan.hpp>       // for bucket_plan
+#include <gradlane/buffer_view.hpp>        // for buffer_view
+#include <gradlane/concepts.hpp>           // for device
+#include <gradlane/error.hpp>              // for contract_error, state_error, expects
+#include <gradlane/types.hpp>              // for dtype, floating_element, size_of
 
 #include <cstddef>   // for size_t
 #include <cstdint>   // for uintptr_t

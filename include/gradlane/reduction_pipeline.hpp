@@ -12,6 +12,7 @@
 #include <gradlane/detail/make_report.hpp>    // for fill_report, throw_if_skipped
 #include <gradlane/error.hpp>                 // for expects, state_error, timeout_error
 #include <gradlane/gradient_buckets.hpp>      // for gradient_buckets
+#include <gradlane/types.hpp>                 // for name_of
 
 #include <cmath>        // for isfinite
 #include <cstddef>      // for size_t

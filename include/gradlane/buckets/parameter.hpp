@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>  // for buffer_view
-#include <gradlane/error.hpp>        // for contract_error, expects
-#include <gradlane/types.hpp>        // for dtype
+#include <gradlane/buffer_view.hpp>            // for buffer_view
+#include <gradlane/detail/sorted_indices.hpp>  // for sorted
+#include <gradlane/error.hpp>                  // for contract_error, expects
+#include <gradlane/types.hpp>                  // for dtype
 
-#include <algorithm>  // for sort
-#include <cstddef>    // for size_t
-#include <cstdint>    // for uintptr_t
-#include <span>       // for span
-#include <string>     // for string, to_string
-#include <vector>     // for vector
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uintptr_t
+#include <span>     // for span
+#include <string>   // for string, to_string
+#include <utility>  // for move
+#include <vector>   // for vector
 
 namespace gradlane {
 
@@ -49,9 +50,8 @@ inline void detect_ties(std::vector<parameter>& parameters, std::span<buffer_vie
   auto const start = [&](std::size_t i) {
     return reinterpret_cast<std::uintptr_t>(tensors[i].data());
   };
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return start(a) != start(b) ? start(a) < start(b) : a < b;
-  });
+  order      = detail::sorted(std::move(order),
+                         [&](std::size_t a, std::size_t b) { return start(a) < start(b); });
   auto owner = std::size_t{0};  // index into `order` of the last range that was not a copy
   for (auto k = std::size_t{1}; k < order.size(); ++k) {
     auto const& held   = tensors[order[owner]];

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/parameter.hpp>  // for parameter
-#include <gradlane/error.hpp>              // for contract_error, expects
-#include <gradlane/types.hpp>              // for dtype, is_floating, name_of, size_of
+#include <gradlane/buckets/parameter.hpp>      // for parameter
+#include <gradlane/detail/sorted_indices.hpp>  // for indices, sorted
+#include <gradlane/error.hpp>                  // for contract_error, expects
+#include <gradlane/types.hpp>                  // for dtype, is_floating, name_of, size_of
 
-#include <algorithm>    // for lower_bound, stable_sort
 #include <array>        // for array
 #include <bit>          // for has_single_bit
 #include <cstddef>      // for size_t
 #include <cstdint>      // for uint64_t
 #include <limits>       // for numeric_limits
-#include <numeric>      // for iota
 #include <optional>     // for optional
 #include <span>         // for span
 #include <string>       // for string, to_string
@@ -231,11 +230,9 @@ class bucket_plan {
   }
 
   void sort_names() {
-    by_name_.resize(parameters_.size());
-    std::iota(by_name_.begin(), by_name_.end(), std::size_t{0});
-    std::stable_sort(by_name_.begin(), by_name_.end(), [&](std::size_t a, std::size_t b) {
-      return parameters_[a].name < parameters_[b].name;
-    });
+    by_name_ = detail::sorted(
+        detail::indices(parameters_.size()),
+        [&](std::size_t a, std::size_t b) { return parameters_[a].name < parameters_[b].name; });
     for (auto k = std::size_t{1}; k < by_name_.size(); ++k) {
       if (parameters_[by_name_[k]].name != parameters_[by_name_[k - 1]].name) { continue; }
       refuse(by_name_[k], "has the same name as parameter " + std::to_string(by_name_[k - 1]));
@@ -243,12 +240,19 @@ class bucket_plan {
   }
 
   [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const {
-    auto const before = [&](std::size_t i, std::string_view text) {
-      return parameters_[i].name < text;
-    };
-    auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, before);
-    if (found == by_name_.end() || parameters_[*found].name != name) { return std::nullopt; }
-    return *found;
+    auto first = std::size_t{0};
+    auto last  = by_name_.size();
+    while (first < last) {
+      auto const middle = first + (last - first) / 2;
+      auto const order  = name.compare(parameters_[by_name_[middle]].name);
+      if (order == 0) { return by_name_[middle]; }
+      if (order < 0) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    return std::nullopt;
   }
 
   /// The index of the parameter whose slot `p` uses.
@@ -320,11 +324,9 @@ class bucket_plan {
   }
 
   void number_by_completion(std::span<std::size_t const> completed) {
-    auto order = std::vector<std::size_t>(buckets_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return completed[a] < completed[b];
-    });
+    auto const order =
+        detail::sorted(detail::indices(buckets_.size()),
+                       [&](std::size_t a, std::size_t b) { return completed[a] < completed[b]; });
     auto sorted = std::vector<bucket_layout>{};
     for (auto const old : order) {
       for (auto const owner : buckets_[old].parameters) { slots_[owner]->bucket = sorted.size(); }

@@ -5,13 +5,11 @@
 #include <gradlane/clip/threshold.hpp>  // for threshold_policy, equal, adaptive, check_bound
 #include <gradlane/detail/to_text.hpp>  // for to_text
 
-#include <concepts>     // for same_as
-#include <cstdint>      // for uint8_t
-#include <limits>       // for numeric_limits
-#include <string>       // for string
-#include <type_traits>  // for is_same_v
-#include <utility>      // for move
-#include <vector>       // for vector
+#include <concepts>  // for same_as
+#include <cstdint>   // for uint8_t
+#include <limits>    // for numeric_limits
+#include <string>    // for string
+#include <vector>    // for vector
 
 namespace gradlane {
 

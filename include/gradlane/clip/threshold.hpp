@@ -10,7 +10,6 @@
 #include <cstddef>   // for size_t
 #include <limits>    // for numeric_limits
 #include <string>    // for string, to_string
-#include <utility>   // for move
 #include <vector>    // for vector
 
 namespace gradlane {

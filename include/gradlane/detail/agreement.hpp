@@ -6,12 +6,10 @@
 #include <gradlane/detail/exchange.hpp>  // for sync_all_gather
 #include <gradlane/error.hpp>            // for plan_mismatch_error
 
-#include <algorithm>    // for max, all_of
 #include <cstddef>      // for size_t
 #include <span>         // for span
 #include <string>       // for string, to_string
 #include <string_view>  // for string_view
-#include <vector>       // for vector
 
 namespace gradlane::detail {
 
@@ -28,8 +26,9 @@ namespace gradlane::detail {
 [[nodiscard]] inline std::string describe_difference(std::span<std::string const> texts) {
   auto lines = std::size_t{0};
   for (auto const& text : texts) {
-    auto const count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-    lines            = std::max(lines, count + 1);
+    auto own = std::size_t{1};
+    for (auto const c : text) { own += c == '\n' ? 1 : 0; }
+    if (lines < own) { lines = own; }
   }
   for (auto line = std::size_t{0}; line < lines; ++line) {
     auto const expected = line_of(texts[0], line);
@@ -66,9 +65,9 @@ void sync_agree(Device& device,
                 timeout deadline) {
   auto const own    = plan.hash(policy);
   auto const hashes = sync_all_gather(device, stream, comm, own, deadline);
-  if (std::all_of(hashes.begin(), hashes.end(), [&](auto hash) { return hash == hashes[0]; })) {
-    return;
-  }
+  auto agree        = true;
+  for (auto const hash : hashes) { agree = agree && hash == hashes[0]; }
+  if (agree) { return; }
   auto const texts = sync_all_gather(device, stream, comm, agreement_text(plan, policy), deadline);
   throw plan_mismatch_error{"clip_allreduce: ranks were made with different plans or policies: " +
                             describe_difference(texts)};

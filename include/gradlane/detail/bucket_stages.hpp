@@ -4,16 +4,18 @@
 #include <gradlane/buckets/plan.hpp>      // for bucket_plan
 #include <gradlane/buffer_view.hpp>       // for buffer_view
 #include <gradlane/clip/coefficient.hpp>  // for bucket_coefficient, close_step, ...
+#include <gradlane/clip/policy.hpp>       // for clip_scope
 #include <gradlane/clip/report.hpp>       // for bucket_record, step_record
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
 #include <gradlane/detail/exchange.hpp>   // for upload_all
+#include <gradlane/error.hpp>             // for error
 #include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+#include <gradlane/types.hpp>             // for dtype, reduction, stream_priority
 
 #include <array>    // for array
 #include <cstddef>  // for byte, size_t
 #include <span>     // for as_bytes, as_writable_bytes, span
-#include <utility>  // for move
 #include <vector>   // for vector
 
 namespace gradlane::detail {

@@ -7,7 +7,6 @@
 
 #include <cstddef>          // for size_t
 #include <cstdint>          // for uint8_t, uintptr_t
-#include <numeric>          // for accumulate
 #include <source_location>  // for source_location
 #include <span>             // for span
 #include <string>           // for string, to_string
@@ -69,7 +68,9 @@ enum class operation : std::uint8_t {
 }
 
 [[nodiscard]] inline std::size_t sum_of(std::span<std::size_t const> counts) noexcept {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  auto sum = std::size_t{0};
+  for (auto const count : counts) { sum += count; }
+  return sum;
 }
 
 [[nodiscard]] inline std::string text_of(const_buffer_view x) {

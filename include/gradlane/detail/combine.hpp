@@ -4,35 +4,25 @@
 #include <gradlane/error.hpp>  // for contract_error
 #include <gradlane/types.hpp>  // for bf16, dtype, element, fp16, reduction
 
-#include <cstdint>      // for uint8_t
-#include <type_traits>  // for conditional_t, is_signed_v, make_unsigned_t, type_identity
+#include <cstdint>      // for int32_t, int64_t, uint8_t, uint32_t, uint64_t
+#include <type_traits>  // for conditional_t, is_integral_v, is_same_v, is_signed_v, type_identity
 
 // Arithmetic of element-wise reductions on the host.
 namespace gradlane::detail {
 
-/// The type in which elements of T are summed and compared: fp32 for the 16-bit types.
+/// The type in which elements of T are summed and compared: fp32 for the 16-bit types, 64 bits for
+/// integers, whose sums wrap around in the end all the same.
 template <element T>
-struct accumulator {
-  using type = T;
-};
-template <>
-struct accumulator<bf16> {
-  using type = float;
-};
-template <>
-struct accumulator<fp16> {
-  using type = float;
-};
-template <element T>
-using accumulator_t = typename accumulator<T>::type;
+using accumulator_t =
+    std::conditional_t<std::is_integral_v<T>,
+                       std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>,
+                       std::conditional_t<std::is_same_v<T, double>, double, float>>;
 
 /// a + b; integers wrap around.
 template <class A>
 [[nodiscard]] constexpr A add(A a, A b) noexcept {
   if constexpr (std::is_integral_v<A>) {
-    using wide =
-        std::conditional_t<(sizeof(A) < sizeof(unsigned)), unsigned, std::make_unsigned_t<A>>;
-    return static_cast<A>(static_cast<wide>(a) + static_cast<wide>(b));
+    return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
   } else {
     return a + b;
   }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>  // for buffer_view
-#include <gradlane/concepts.hpp>     // for communicator_for, device, timeout
-#include <gradlane/types.hpp>        // for dtype
+#include <gradlane/buffer_view.hpp>     // for buffer_view
+#include <gradlane/concepts.hpp>        // for communicator_for, device, timeout
+#include <gradlane/detail/smaller.hpp>  // for smaller
+#include <gradlane/types.hpp>           // for dtype
 
-#include <algorithm>  // for min
-#include <cstddef>    // for byte, size_t
-#include <cstdint>    // for uint64_t
-#include <span>       // for as_bytes, as_writable_bytes, span
-#include <string>     // for string
-#include <vector>     // for vector
+#include <cstddef>  // for byte, size_t
+#include <cstdint>  // for uint64_t
+#include <span>     // for as_bytes, as_writable_bytes, span
+#include <string>   // for string
+#include <vector>   // for vector
 
 /// Small exchanges of host data over a communicator, for construction: they block.
 namespace gradlane::detail {
@@ -23,7 +23,7 @@ void upload_all(Device& device,
                 std::byte* out) {
   constexpr auto piece = std::size_t{64} << 10U;
   for (auto done = std::size_t{0}; done < host.size(); done += piece) {
-    auto const part = host.subspan(done, std::min(piece, host.size() - done));
+    auto const part = host.subspan(done, smaller(piece, host.size() - done));
     device.upload(stream, part, buffer_view{out + done, part.size(), dtype::uint8});
   }
 }

@@ -67,8 +67,10 @@ struct portable_loops {
 /// Written with vector extensions: <immintrin.h> would double the weight of the library's headers.
 struct avx2_loops {
   [[nodiscard]] static bool supported() noexcept {
+    // NOLINTBEGIN(readability-implicit-bool-conversion): int for g++, bool for clang
     return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
            __builtin_cpu_supports("f16c") != 0;
+    // NOLINTEND(readability-implicit-bool-conversion)
   }
 
   template <class T>
@@ -92,7 +94,7 @@ struct avx2_loops {
       s6 += square4(at + 24);
       s7 += square4(at + 28);
     }
-    store(&lanes[0], s0);
+    store(lanes.data(), s0);
     store(&lanes[4], s1);
     store(&lanes[8], s2);
     store(&lanes[12], s3);
@@ -221,8 +223,10 @@ struct avx2_loops {
 /// else not keep up with memory.
 struct avx512_loops : avx2_loops {
   [[nodiscard]] static bool supported() noexcept {
+    // NOLINTBEGIN(readability-implicit-bool-conversion): int for g++, bool for clang
     return avx2_loops::supported() && __builtin_cpu_supports("avx512f") != 0 &&
            __builtin_cpu_supports("avx512bw") != 0;
+    // NOLINTEND(readability-implicit-bool-conversion)
   }
 
   static void add_squares(square_lanes& lanes, std::span<double const> x) noexcept {

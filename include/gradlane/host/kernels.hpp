@@ -3,10 +3,10 @@
 
 #include <gradlane/buffer_view.hpp>       // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>          // for non_finite_location
+#include <gradlane/detail/smaller.hpp>    // for smaller
 #include <gradlane/host/inner_loops.hpp>  // for block, portable_loops, avx2_loops, avx512_loops
 #include <gradlane/types.hpp>             // for dtype, floating_element, round_to_odd
 
-#include <algorithm>    // for copy_n, min
 #include <array>        // for array
 #include <bit>          // for bit_cast
 #include <cmath>        // for isfinite, fma
@@ -67,7 +67,7 @@ template <class View>
 template <class F>
 void for_each_block(const_buffer_view x, F&& function) {
   for (std::size_t first = 0; first < x.count(); first += block_size) {
-    auto const part = part_of(x, first, std::min(block_size, x.count() - first));
+    auto const part = part_of(x, first, gradlane::detail::smaller(block_size, x.count() - first));
     prefetch_after(part);
     function(part, first);
   }
@@ -199,7 +199,7 @@ class square_sum {
     Loops::add_squares(lanes_, part.first(whole));
     if (whole != part.size()) {
       auto padded = std::array<T, square_lane_count>{};
-      std::copy_n(part.data() + whole, part.size() - whole, padded.begin());
+      std::memcpy(padded.data(), part.data() + whole, (part.size() - whole) * sizeof(T));
       Loops::add_squares(lanes_, std::span<T const>{padded});
     }
   }

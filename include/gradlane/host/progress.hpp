@@ -3,7 +3,6 @@
 
 #include <gradlane/host/task.hpp>  // for inline_function
 
-#include <algorithm>     // for min
 #include <atomic>        // for atomic
 #include <chrono>        // for nanoseconds, microseconds
 #include <cstddef>       // for size_t
@@ -85,7 +84,11 @@ class [[nodiscard]] progress_registration {
 class back_off {
  public:
   [[nodiscard]] std::chrono::nanoseconds next(bool moved) noexcept {
-    rounds_ = moved ? 0 : std::min(rounds_ + 1, eager_rounds + doublings);
+    if (moved) {
+      rounds_ = 0;
+    } else if (rounds_ < eager_rounds + doublings) {
+      ++rounds_;
+    }
     if (rounds_ <= eager_rounds) { return std::chrono::nanoseconds{0}; }
     return shortest * (1 << (rounds_ - eager_rounds));
   }

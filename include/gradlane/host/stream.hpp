@@ -5,7 +5,6 @@
 #include <gradlane/host/progress.hpp>  // for progress_registry, back_off
 #include <gradlane/host/task.hpp>      // for task
 
-#include <algorithm>           // for min
 #include <atomic>              // for atomic
 #include <chrono>              // for steady_clock
 #include <condition_variable>  // for condition_variable
@@ -47,7 +46,7 @@ class task_ring {
 
  private:
   void grow() {
-    auto larger = std::vector<task>(std::max<std::size_t>(256, 2 * slots_.size()));
+    auto larger = std::vector<task>(slots_.empty() ? 256 : 2 * slots_.size());
     for (std::size_t i = 0; i < count_; ++i) {
       larger[i] = std::move(slots_[(head_ + i) % slots_.size()]);
     }
@@ -113,7 +112,7 @@ class stream_core {
       if (pause.count() == 0) {
         std::this_thread::yield();
       } else {
-        static_cast<void>(wait_until(where, std::min(deadline, now + pause)));
+        static_cast<void>(wait_until(where, deadline - now < pause ? deadline : now + pause));
       }
     }
     return true;

@@ -9,7 +9,6 @@
 #include <cstddef>          // for size_t
 #include <memory>           // for shared_ptr, make_shared
 #include <mutex>            // for scoped_lock
-#include <numeric>          // for iota
 #include <source_location>  // for source_location
 #include <string>           // for string
 #include <utility>          // for move
@@ -34,8 +33,8 @@ class world {
                  world_options options   = {},
                  std::source_location at = std::source_location::current())
       : state_{make_state(ranks, std::move(options), at)} {
-    auto members = std::vector<int>(static_cast<std::size_t>(ranks));
-    std::iota(members.begin(), members.end(), 0);
+    auto members = std::vector<int>{};
+    for (int rank = 0; rank < ranks; ++rank) { members.push_back(rank); }
     group_ = std::make_shared<detail::group>(state_, std::move(members));
     detail::group::enrol(group_);
   }
@@ -51,7 +50,7 @@ class world {
       auto const lock = std::scoped_lock{state_->mutex};
       if (state_->aborted) { return; }
       state_->aborted = reason;
-      groups          = state_->groups;
+      groups.swap(state_->groups);  // who enrols later fails at once
     }
     for (auto const& g : groups) {
       if (auto const alive = g.lock()) { alive->fail(reason); }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/detail/collective.hpp>  // for is_point_to_point
-#include <gradlane/detail/failure.hpp>     // for failure
-#include <gradlane/error.hpp>              // for aborted_error, timeout_error
-#include <gradlane/local/detail/call.hpp>  // for call, describe, fit
-#include <gradlane/local/detail/work.hpp>  // for do_part
-#include <gradlane/local/error.hpp>        // for mismatch_error
-#include <gradlane/local/script.hpp>       // for script, draw
+#include <gradlane/detail/collective.hpp>      // for is_point_to_point
+#include <gradlane/detail/failure.hpp>         // for failure
+#include <gradlane/detail/sorted_indices.hpp>  // for indices, sorted
+#include <gradlane/error.hpp>                  // for aborted_error, timeout_error
+#include <gradlane/local/detail/call.hpp>      // for call, describe, fit
+#include <gradlane/local/detail/work.hpp>      // for do_part
+#include <gradlane/local/error.hpp>            // for mismatch_error
+#include <gradlane/local/script.hpp>           // for script, draw
 
-#include <algorithm>           // for sort
 #include <atomic>              // for atomic
 #include <chrono>              // for steady_clock, nanoseconds, duration
 #include <condition_variable>  // for condition_variable
 #include <cstddef>             // for size_t
 #include <cstdint>             // for uint64_t
-#include <memory>              // for shared_ptr, unique_ptr, weak_ptr
+#include <list>                // for list
+#include <memory>              // for shared_ptr, weak_ptr
 #include <mutex>               // for mutex, unique_lock, scoped_lock
 #include <source_location>     // for source_location
 #include <string>              // for string, to_string
-#include <tuple>               // for tuple
 #include <utility>             // for move, pair
 #include <vector>              // for vector
 
@@ -135,7 +135,7 @@ class group {
   void leave(int rank) noexcept {
     auto const lock                       = std::scoped_lock{mutex_};
     left_[static_cast<std::size_t>(rank)] = true;
-    for (auto const& m : meetings_) { fail_if_deserted(*m); }
+    for (auto const& m : meetings_) { fail_if_deserted(m); }
   }
 
  private:
@@ -180,9 +180,9 @@ class group {
   }
 
   meeting* add_meeting() {
-    auto* const made = meetings_.emplace_back(std::make_unique<meeting>()).get();
-    made->calls.reserve(members_.size() + 2);
-    return made;
+    auto& made = meetings_.emplace_back();
+    made.calls.reserve(members_.size() + 2);
+    return &made;
   }
 
   /// The meeting that the call belongs to, opened by the first to arrive.
@@ -196,9 +196,9 @@ class group {
       to   = sends ? c.peer : rank;
     }
     auto* unused = static_cast<meeting*>(nullptr);
-    for (auto const& m : meetings_) {
-      if (m->in_use && m->from == from && m->to == to && m->sequence == c.sequence) { return *m; }
-      if (!m->in_use) { unused = m.get(); }
+    for (auto& m : meetings_) {
+      if (m.in_use && m.from == from && m.to == to && m.sequence == c.sequence) { return m; }
+      if (!m.in_use) { unused = &m; }
     }
     if (unused == nullptr) { unused = add_meeting(); }
     unused->calls.assign(message ? 2 : members_.size(), nullptr);
@@ -279,20 +279,22 @@ class group {
 
   /// One group a color, its ranks ordered by (key, rank).
   void form_groups(meeting& here) const {
-    auto order = std::vector<std::tuple<int, int, std::size_t>>{};  // color, key, rank
-    for (std::size_t r = 0; r < here.calls.size(); ++r) {
-      order.emplace_back(here.calls[r]->color, here.calls[r]->key, r);
-    }
-    std::sort(order.begin(), order.end());
+    auto const& calls = here.calls;
+    auto const order  = gradlane::detail::sorted(
+        gradlane::detail::indices(calls.size()), [&](std::size_t a, std::size_t b) {
+          return calls[a]->color != calls[b]->color ? calls[a]->color < calls[b]->color
+                                                     : calls[a]->key < calls[b]->key;
+        });
     for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-      auto members = std::vector<int>{};
-      for (; end < order.size() && std::get<0>(order[end]) == std::get<0>(order[begin]); ++end) {
-        here.calls[std::get<2>(order[end])]->joined_rank = static_cast<int>(end - begin);
-        members.push_back(members_[std::get<2>(order[end])]);
+      auto const color = calls[order[begin]]->color;
+      auto members     = std::vector<int>{};
+      for (; end < order.size() && calls[order[end]]->color == color; ++end) {
+        calls[order[end]]->joined_rank = static_cast<int>(end - begin);
+        members.push_back(members_[order[end]]);
       }
       auto const made = std::make_shared<group>(world_, std::move(members));
       enrol(made);
-      for (auto i = begin; i < end; ++i) { here.calls[std::get<2>(order[i])]->joined = made; }
+      for (auto i = begin; i < end; ++i) { calls[order[i]]->joined = made; }
     }
   }
 
@@ -300,7 +302,7 @@ class group {
     if (failure_) { return; }
     failure_ = std::move(why);
     failed_.notify_all();
-    for (auto const& m : meetings_) { m->changed.notify_all(); }
+    for (auto& m : meetings_) { m.changed.notify_all(); }
   }
 
   void fail_if_deserted(meeting const& here) {
@@ -342,7 +344,7 @@ class group {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable failed_;
-  std::vector<std::unique_ptr<meeting>> meetings_;  // as many as were ever open at once
+  std::list<meeting> meetings_;  // as many as were ever open at once
   std::vector<bool> left_;
   failure failure_;
 };

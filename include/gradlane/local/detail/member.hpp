@@ -11,7 +11,8 @@
 #include <atomic>   // for atomic
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint64_t
-#include <memory>   // for shared_ptr, unique_ptr
+#include <list>     // for list
+#include <memory>   // for shared_ptr
 #include <mutex>    // for mutex, scoped_lock
 #include <string>   // for to_string
 #include <utility>  // for move
@@ -112,13 +113,12 @@ class member {
 
   void add_calls() {
     constexpr std::size_t batch = 32;
-    calls_.reserve(calls_.size() + batch);
     free_.reserve(calls_.size() + batch);
     for (std::size_t i = 0; i < batch; ++i) {
-      auto* const made = calls_.emplace_back(std::make_unique<call>()).get();
-      made->send.reserve(sent_.size());
-      made->receive.reserve(sent_.size());
-      free_.push_back(made);
+      auto& made = calls_.emplace_back();
+      made.send.reserve(sent_.size());
+      made.receive.reserve(sent_.size());
+      free_.push_back(&made);
     }
   }
 
@@ -130,7 +130,7 @@ class member {
   std::vector<std::uint64_t> received_;  // by peer
 
   std::mutex mutex_;  // guards what follows
-  std::vector<std::unique_ptr<call>> calls_;
+  std::list<call> calls_;
   std::vector<call*> free_;
   failure failure_;  // of this rank alone
 };

@@ -4,11 +4,10 @@
 #include <gradlane/buffer_view.hpp>        // for buffer_view, const_buffer_view
 #include <gradlane/detail/collective.hpp>  // for operation, sum_of
 #include <gradlane/detail/combine.hpp>     // for accumulator_t, add, greater_of, with_element
+#include <gradlane/detail/smaller.hpp>     // for smaller
 #include <gradlane/local/detail/call.hpp>  // for call
-#include <gradlane/types.hpp>              // for element, is_floating, reduction, size_of
+#include <gradlane/types.hpp>              // for dtype_of, element, reduction, size_of
 
-#include <algorithm>    // for min
-#include <array>        // for array
 #include <cstddef>      // for size_t, byte
 #include <cstring>      // for memmove
 #include <span>         // for span
@@ -38,86 +37,59 @@ struct part {
   std::size_t out_begin;
 };
 
-/// A block of elements on its way through the ranks: summed, or the greatest found, in the
-/// accumulator's type and rounded once.
-template <element T>
-class block_reduction {
- public:
-  static constexpr std::size_t size = 512;
-  using accumulator                 = gradlane::detail::accumulator_t<T>;
-
-  /// The next n elements, n <= size: nothing yet.
-  void begin(std::size_t n) noexcept {
-    n_     = n;
-    empty_ = true;
-    result_.fill(accumulator{});
-  }
-
-  void take(T const* in, reduction op) noexcept {
-    auto const value = [in](std::size_t i) { return static_cast<accumulator>(in[i]); };
-    if (empty_) {
-      each([&](accumulator, std::size_t i) { return value(i); });
-    } else if (op == reduction::max) {
-      each([&](accumulator x, std::size_t i) { return gradlane::detail::greater_of(x, value(i)); });
-    } else {
-      each([&](accumulator x, std::size_t i) { return gradlane::detail::add(x, value(i)); });
-    }
-    empty_ = false;
-  }
-
-  /// A factor of 0 adds exactly nothing, even from NaN.
-  void take_scaled(T const* in, float factor) noexcept {
-    if constexpr (std::is_floating_point_v<accumulator>) {
-      if (factor == 0.0F) { return; }
-      auto const wide = static_cast<accumulator>(factor);
-      each(
-          [&](accumulator x, std::size_t i) { return x + wide * static_cast<accumulator>(in[i]); });
+/// Adds the elements of one rank to `sums`, or takes their maximum; the first ones stand alone.
+template <class A>
+void join(std::span<A> sums, std::span<A> terms, call const& c, bool first) {
+  if constexpr (std::is_floating_point_v<A>) {
+    if (c.what == operation::all_reduce_scaled) {
+      for (auto& term : terms) { term *= static_cast<A>(c.factor); }
     }
   }
+  auto const n = sums.size();
+  if (first) {
+    for (std::size_t i = 0; i < n; ++i) { sums[i] = terms[i]; }
+  } else if (c.op == reduction::max) {
+    for (std::size_t i = 0; i < n; ++i) {
+      sums[i] = gradlane::detail::greater_of(sums[i], terms[i]);
+    }
+  } else {
+    for (std::size_t i = 0; i < n; ++i) { sums[i] = gradlane::detail::add(sums[i], terms[i]); }
+  }
+}
 
-  void divide(std::size_t ranks) noexcept {
-    if constexpr (std::is_floating_point_v<accumulator>) {
-      auto const divisor = static_cast<accumulator>(ranks);
-      each([&](accumulator x, std::size_t) { return x / divisor; });
+/// The elements from `begin` on, joined over ranks 0, 1, …, W-1 in this order.
+template <element T, class A>
+void join_ranks(calls_of_ranks calls, std::size_t begin, std::span<A> sums, std::span<A> terms) {
+  auto const scaled = calls[0]->what == operation::all_reduce_scaled;
+  auto first        = true;
+  for (auto const* c : calls) {
+    if (scaled && c->factor == 0.0F) { continue; }  // exactly nothing, even from NaN
+    auto const* const in = reinterpret_cast<T const*>(c->in.data()) + begin;
+    for (std::size_t i = 0; i < terms.size(); ++i) { terms[i] = static_cast<A>(in[i]); }
+    join(sums, terms, *c, first);
+    first = false;
+  }
+  for (auto& sum : sums) {
+    if (first) { sum = A{}; }
+    if constexpr (std::is_floating_point_v<A>) {
+      if (calls[0]->op == reduction::average) { sum /= static_cast<A>(calls.size()); }
     }
   }
+}
 
-  [[nodiscard]] std::span<T const> rounded() noexcept {
-    for (std::size_t i = 0; i < n_; ++i) { rounded_[i] = static_cast<T>(result_[i]); }
-    return {rounded_.data(), n_};
-  }
-
- private:
-  template <class F>
-  void each(F f) noexcept {
-    for (std::size_t i = 0; i < n_; ++i) { result_[i] = f(result_[i], i); }
-  }
-
-  std::size_t n_{0};
-  bool empty_{true};
-  std::array<accumulator, size> result_{};
-  std::array<T, size> rounded_{};
-};
-
-/// To each destination: the reduction over ranks 0, 1, …, W-1 in this order.
+/// To each destination: Σ or max over the ranks, rounded once at the end.
 template <element T>
 void reduce(calls_of_ranks calls, part where, calls_of_ranks destinations) {
-  auto const op     = calls[0]->op;
-  auto const scaled = calls[0]->what == operation::all_reduce_scaled;
-  auto block        = block_reduction<T>{};
-  for (std::size_t at = 0; at < where.count; at += block.size) {
-    auto const n = std::min(block.size, where.count - at);
-    block.begin(n);
-    for (auto const* c : calls) {
-      auto const* const in = reinterpret_cast<T const*>(c->in.data()) + where.begin + at;
-      if (scaled) {
-        block.take_scaled(in, c->factor);
-      } else {
-        block.take(in, op);
-      }
-    }
-    if (op == reduction::average) { block.divide(calls.size()); }
-    auto const result = block.rounded();
+  using accumulator           = gradlane::detail::accumulator_t<T>;
+  constexpr std::size_t block = 512;
+  accumulator sums[block];
+  accumulator terms[block];
+  T rounded[block];
+  for (std::size_t at = 0; at < where.count; at += block) {
+    auto const n = gradlane::detail::smaller(block, where.count - at);
+    join_ranks<T>(calls, where.begin + at, std::span{sums, n}, std::span{terms, n});
+    for (std::size_t i = 0; i < n; ++i) { rounded[i] = static_cast<T>(sums[i]); }
+    auto const result = const_buffer_view{reinterpret_cast<std::byte*>(rounded), n, dtype_of<T>};
     for (auto const* c : destinations) { copy(result, 0, c->out, where.out_begin + at, n); }
   }
 }
@@ -138,7 +110,7 @@ inline void do_part(calls_of_ranks calls, std::size_t rank) {
       auto const count = mine.in.count();
       auto const share = count / size;
       auto const extra = count % size;
-      auto const begin = rank * share + std::min(rank, extra);
+      auto const begin = rank * share + gradlane::detail::smaller(rank, extra);
       auto const n     = share + (rank < extra ? 1 : 0);
       reduce(calls, {begin, n, begin}, calls);
       return;
