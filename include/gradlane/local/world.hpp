@@ -6,7 +6,6 @@
 #include <gradlane/local/detail/group.hpp>  // for group, world_state
 #include <gradlane/local/script.hpp>        // for script
 
-#include <cstddef>          // for size_t
 #include <memory>           // for shared_ptr, make_shared
 #include <mutex>            // for scoped_lock
 #include <source_location>  // for source_location
