@@ -63,6 +63,7 @@ struct model_config {
     config.num_attention_heads     = 4;
     config.intermediate_size       = 1024;
     config.max_position_embeddings = 128;
+    config.dropout                 = 0;  // sees its text a few times only, too small to overfit
     return config;
   }
   throw gradlane::contract_error{"no model preset '" + std::string{name} +

@@ -35,15 +35,14 @@ namespace {
 /// Sizes of the model: a preset whose vocabulary is that of the text, or a file's own.
 [[nodiscard]] bert::model_config model_for(bert::command_line const& wanted,
                                            bert::vocabulary const& pieces) {
-  auto const dropout = wanted.training.model.dropout;
-  if (wanted.model.ends_with(".json")) {
-    auto config = bert::read_config(wanted.model);
+  auto const from_file = wanted.model.ends_with(".json");
+  auto config          = from_file ? bert::read_config(wanted.model) : bert::preset(wanted.model);
+  if (from_file) {
     bert::expect_fits(pieces, config.vocab_size);
-    return config;
+  } else {
+    config.vocab_size = (pieces.size() + 7) / 8 * 8;
   }
-  auto config       = bert::preset(wanted.model);
-  config.vocab_size = (pieces.size() + 7) / 8 * 8;
-  config.dropout    = dropout;
+  config.dropout = wanted.dropout.value_or(config.dropout);
   return config;
 }
 

@@ -88,8 +88,7 @@ void add_training(CLI::App& app, command_line& out, raw_options& raw) {
   app.add_option("--weight-decay", t.update.weight_decay, "Decoupled; none on biases, LayerNorm")
       ->capture_default_str()
       ->group("Training");
-  app.add_option("--dropout", t.model.dropout, "Of hidden states and attention alike")
-      ->capture_default_str()
+  app.add_option("--dropout", out.dropout, "Of hidden states, attention; else mini 0, others 0.1")
       ->group("Training");
   app.add_option("--seed", t.seed, "Of weights, order, masks and dropout")
       ->capture_default_str()
@@ -158,7 +157,7 @@ void apply(raw_options const& raw, command_line& out) {
 
 command_line parse_command_line(int argc, char const* const* argv, bool speaks, int& exit_code) {
   auto result                = command_line{};
-  result.training.rate.steps = 600;
+  result.training.rate.steps = 1200;
   result.training.rate.peak  = 1e-3;
   auto raw                   = raw_options{};
   auto app                   = CLI::App{description, "bert_train"};

@@ -6,6 +6,7 @@
 #include <cstddef>     // for size_t
 #include <cstdint>     // for uint64_t
 #include <filesystem>  // for path
+#include <optional>    // for optional
 #include <string>      // for string
 #include <vector>      // for vector
 
@@ -22,8 +23,9 @@ struct command_line {
   std::size_t vocabulary_size = 8192;
   std::string model           = "mini";  // a preset, or a config.json
   std::size_t max_length      = 128;
-  precision compute           = precision::fp32;
-  int threads                 = 0;  // of each rank; 0: as OpenMP says
+  std::optional<double> dropout;  // else the model's own
+  precision compute = precision::fp32;
+  int threads       = 0;  // of each rank; 0: as OpenMP says
 
   std::filesystem::path output   = "bert-run";
   std::uint64_t report_every     = 10;

@@ -16,7 +16,7 @@ enum class clip_mode { none, after, before, bucketwise };
 /// What a training run computes; nothing of it knows how many ranks there are.
 struct training_settings {
   model_config model;
-  std::size_t batch_size  = 64;  // sequences of a step, over all ranks and micro-steps
+  std::size_t batch_size  = 16;  // sequences of a step, over all ranks and micro-steps
   std::size_t micro_steps = 1;
   std::uint32_t seed      = 1;
   optimizer_settings update;
