@@ -13,7 +13,7 @@ Usage: cmake/bootstrap.sh train [ARGUMENT...]   build the main program and run i
 
 Installs by apt-get what is missing of cmake, ninja-build, g++, mpich, libmpich-dev, doctest-dev, what
 the BERT program uses (libdnnl-dev, nlohmann-json3-dev, libcli11-dev, libsentencepiece-dev,
-libutf8proc-dev) and, to train, its text (postgresql-doc). That needs root or sudo; where it cannot, it
+libutf8proc-dev, libhdf5-dev) and, to train, its text (postgresql-doc). That needs root or sudo; where it cannot, it
 lists what is missing and stops. Builds in build/train
 or build/test, from scratch. Needs CMake 3.25 and g++ 12: Debian 12, Ubuntu 24.04, or newer.
 The MPI must be MPICH; where another is installed too, MPICH is chosen by its own names.
@@ -55,6 +55,7 @@ missing_packages() {  # train or test
   has_header CLI/CLI.hpp || echo libcli11-dev
   has_header sentencepiece_trainer.h || echo libsentencepiece-dev
   has_header utf8proc.h || echo libutf8proc-dev
+  has_header hdf5.h || has_header hdf5/serial/hdf5.h || echo libhdf5-dev
   if [[ "$1" == train ]]; then compgen -G '/usr/share/doc/postgresql-doc-*/html' >/dev/null || echo postgresql-doc; fi
 }
 

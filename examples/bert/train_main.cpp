@@ -32,18 +32,24 @@ namespace {
   return ours != nullptr ? ours->message() : std::string_view{problem.what()};
 }
 
-/// Sizes of the model: a preset whose vocabulary is that of the text, or a file's own.
-[[nodiscard]] bert::model_config model_for(bert::command_line const& wanted,
-                                           bert::vocabulary const& pieces) {
-  auto const from_file = wanted.model.ends_with(".json");
-  auto config          = from_file ? bert::read_config(wanted.model) : bert::preset(wanted.model);
-  if (from_file) {
-    bert::expect_fits(pieces, config.vocab_size);
-  } else {
-    config.vocab_size = (pieces.size() + 7) / 8 * 8;
-  }
+/// The model wanted, by a preset's name or from a file.
+[[nodiscard]] bert::model_config model_for(bert::command_line const& wanted) {
+  auto config    = wanted.model.ends_with(".json") ? bert::read_config(wanted.model)
+                                                   : bert::preset(wanted.model);
   config.dropout = wanted.dropout.value_or(config.dropout);
   return config;
+}
+
+/// A preset takes the size of the vocabulary, rounded up to 8; a file's own must hold it.
+void fit_vocabulary(bert::command_line& wanted, std::size_t pieces) {
+  auto& size = wanted.training.model.vocab_size;
+  if (pieces == 0) { return; }
+  if (!wanted.model.ends_with(".json")) { size = (pieces + 7) / 8 * 8; }
+  if (pieces > size) {
+    throw bert::input_error{"the vocabulary has " + std::to_string(pieces) +
+                            " pieces, the model's embedding only " + std::to_string(size) +
+                            " rows"};
+  }
 }
 
 void expect_fits(bert::command_line const& wanted) {
@@ -81,14 +87,16 @@ void run(bert::command_line const& wanted,
   auto made   = 1;
   if (rank == 0) {
     try {
-      result.emplace(bert::open_corpus(wanted));
+      result.emplace(bert::open_corpus(wanted, wanted.training.model.vocab_size));
     } catch (std::exception const& problem) {
       std::cerr << "bert_train: " << message_of(problem) << std::endl;
       made = 0;
     }
   }
   MPI_Bcast(&made, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  if (made != 0 && rank != 0) { result.emplace(bert::open_corpus(wanted)); }
+  if (made != 0 && rank != 0) {
+    result.emplace(bert::open_corpus(wanted, wanted.training.model.vocab_size));
+  }
   return result;
 }
 
@@ -98,10 +106,11 @@ int train(int argc, char** argv, gradlane::mpi::environment const& environment) 
   auto exit_code = 0;
   auto wanted    = bert::parse_command_line(argc, argv, rank == 0, exit_code);
   if (exit_code >= 0) { return exit_code; }
+  wanted.training.model = model_for(wanted);
+  expect_fits(wanted);
   auto const text = open(wanted, rank);
   if (!text) { return 1; }
-  wanted.training.model = model_for(wanted, *text->pieces);
-  expect_fits(wanted);
+  fit_vocabulary(wanted, text->vocabulary_size);
 
   auto lane = gradlane::host::device{};
   auto comm = gradlane::mpi::from_mpi(lane, MPI_COMM_WORLD, {.owner = &environment});
@@ -128,6 +137,7 @@ int main(int argc, char** argv) {
     auto line = "bert_train: rank " + std::to_string(rank) + ": ";
     line.append(message_of(problem)).append("\n");
     std::cerr << line << std::flush;
+    std::this_thread::sleep_for(std::chrono::milliseconds{300});  // mpiexec must pass it on first
     MPI_Abort(MPI_COMM_WORLD, 1);  // the others must not wait for this rank
   }
 }

@@ -37,6 +37,15 @@ void add_data(CLI::App& app, command_line& out) {
   app.add_option("--text", out.text, "Text files (.txt, .html) or directories of them")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->group("Data");
+  auto* const text = app.get_option("--text");
+  app.add_option("--hdf5", out.hdf5, "Instead of text: MLPerf's HDF5 files, or directories of them")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->excludes(text)
+      ->group("Data");
+  app.add_option("--hdf5-held-out", out.hdf5_held_out, "The same, to evaluate on")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->excludes(text)
+      ->group("Data");
   app.add_option("--vocabulary", out.vocabulary, "A vocab.txt; else one is learned and kept")
       ->group("Data");
   app.add_option("--vocabulary-size", out.vocabulary_size, "Pieces of a learned vocabulary")

@@ -19,7 +19,9 @@ struct command_line {
   training_settings training;
 
   std::vector<std::filesystem::path> text;  // empty: postgresql-doc of Debian
-  std::filesystem::path vocabulary;         // empty: learned from the text
+  std::vector<std::filesystem::path> hdf5;  // instead of text
+  std::vector<std::filesystem::path> hdf5_held_out;
+  std::filesystem::path vocabulary;  // empty: learned from the text
   std::size_t vocabulary_size = 8192;
   std::string model           = "mini";  // a preset, or a config.json
   std::size_t max_length      = 128;

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "corpus.hpp"
 
+#include "../data/make_cache.hpp"        // for open_token_cache, text_settings
+#include "../data/text_samples.hpp"      // for text_samples
 #include "../errors.hpp"                 // for input_error
 #include "../text/sources.hpp"           // for find_text_files, split_sources
 #include "../text/train_vocabulary.hpp"  // for count_words, train_vocabulary
+
+#ifdef BERT_HAS_HDF5
+#include "../data/hdf5_samples.hpp"  // for find_hdf5_files, hdf5_samples
+#endif
 
 #include <algorithm>  // for max, sort
 #include <string>     // for string
@@ -45,25 +51,56 @@ namespace {
   return learned;
 }
 
-}  // namespace
-
-corpus open_corpus(command_line const& wanted) {
-  auto const threads = std::max(std::thread::hardware_concurrency(), 1U);
-  auto result        = corpus{};
-  result.files       = find_text_files(wanted.text.empty() ? default_text() : wanted.text);
+[[nodiscard]] corpus open_text(command_line const& wanted) {
+  auto const threads = std::size_t{std::max(std::thread::hardware_concurrency(), 1U)};
+  auto const files   = find_text_files(wanted.text.empty() ? default_text() : wanted.text);
   std::filesystem::create_directories(wanted.output);
-  result.pieces    = std::make_unique<vocabulary>(open_vocabulary(wanted, result.files, threads));
-  result.tokens    = std::make_shared<token_cache const>(open_token_cache(
-      result.files, text_settings{}, *result.pieces, wanted.output / "tokens.cache", threads));
+  auto const pieces = open_vocabulary(wanted, files, threads);
+  auto const tokens = std::make_shared<token_cache const>(
+      open_token_cache(files, text_settings{}, pieces, wanted.output / "tokens.cache", threads));
   auto pairs       = pair_settings{};
   pairs.max_length = wanted.max_length;
   pairs.seed       = wanted.training.seed;
-  auto const open  = [&](data_part part) {
-    return std::make_unique<text_samples>(result.tokens, *result.pieces, pairs, part);
+  auto const part  = [&](data_part which) {
+    return std::make_unique<text_samples>(tokens, pieces, pairs, which);
   };
-  result.training = open(data_part::training);
-  result.held_out = open(data_part::held_out);
+  return {.training        = part(data_part::training),
+          .held_out        = part(data_part::held_out),
+          .vocabulary_size = pieces.size(),
+          .vocabulary      = pieces.to_text(),
+          .summary         = std::to_string(files.size()) + " text files, " +
+                     std::to_string(tokens->tokens()) + " tokens, " +
+                     std::to_string(pieces.size()) + " pieces"};
+}
+
+#ifdef BERT_HAS_HDF5
+[[nodiscard]] corpus open_hdf5(command_line const& wanted, std::size_t vocabulary_limit) {
+  if (wanted.hdf5_held_out.empty()) {
+    throw input_error{"--hdf5 needs --hdf5-held-out too: files to evaluate on"};
+  }
+  std::filesystem::create_directories(wanted.output);
+  auto const open = [&](std::vector<std::filesystem::path> const& inputs) {
+    return std::make_unique<hdf5_samples>(
+        find_hdf5_files(inputs), vocabulary_limit, wanted.max_length);
+  };
+  auto result     = corpus{};
+  result.training = open(wanted.hdf5);
+  result.held_out = open(wanted.hdf5_held_out);
+  result.summary  = "HDF5 files with masks of their own";
   return result;
+}
+#else
+[[nodiscard]] corpus open_hdf5(command_line const& /*wanted*/, std::size_t /*vocabulary_limit*/) {
+  throw input_error{
+      "--hdf5: this program was built without HDF5; install libhdf5-dev and build it "
+      "again"};
+}
+#endif
+
+}  // namespace
+
+corpus open_corpus(command_line const& wanted, std::size_t vocabulary_limit) {
+  return wanted.hdf5.empty() ? open_text(wanted) : open_hdf5(wanted, vocabulary_limit);
 }
 
 }  // namespace bert

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../data/make_cache.hpp"    // for open_token_cache, text_settings
-#include "../data/text_samples.hpp"  // for text_samples
-#include "../text/vocabulary.hpp"    // for vocabulary
-#include "command_line.hpp"          // for command_line
+#include "../data/sample_source.hpp"  // for sample_source
+#include "command_line.hpp"           // for command_line
 
-#include <filesystem>  // for path
-#include <memory>      // for shared_ptr, unique_ptr
-#include <vector>      // for vector
+#include <cstddef>  // for size_t
+#include <memory>   // for unique_ptr
+#include <string>   // for string
 
 namespace bert {
 
-/// The text of a run: its vocabulary, and samples of what is trained on and what is held out.
+/// The data of a run.
 struct corpus {
-  std::vector<std::filesystem::path> files;
-  std::unique_ptr<vocabulary> pieces;
-  std::shared_ptr<token_cache const> tokens;
-  std::unique_ptr<text_samples> training;
-  std::unique_ptr<text_samples> held_out;
+  std::unique_ptr<sample_source> training;
+  std::unique_ptr<sample_source> held_out;
+  std::size_t vocabulary_size = 0;  // ids are below; 0 where the data do not say
+  std::string vocabulary;           // as vocab.txt has it; empty where it is not known
+  std::string summary;              // a line for people
 };
 
-/// Opens the corpus of a run: vocabulary and token cache lie in its output directory, and are made
-/// there first where they are absent or stale. Ranks that open it after one has made it only read.
-/// @throws input_error for text that is missing, empty or too short, file_error for bad files.
-[[nodiscard]] corpus open_corpus(command_line const& wanted);
+/// Opens the text of a run: vocabulary and token cache lie in its output directory, and are made
+/// there first where they are absent or stale; ranks that open it after one has made it only read.
+/// Or its HDF5 files, whose samples were made beforehand.
+/// @param vocabulary_limit  of the model, for HDF5 files, which do not say.
+/// @throws input_error for data that are missing, empty or too few, file_error for bad files.
+[[nodiscard]] corpus open_corpus(command_line const& wanted, std::size_t vocabulary_limit);
 
 }  // namespace bert

@@ -17,6 +17,7 @@
 #include <cstddef>   // for size_t
 #include <cstdint>   // for uint64_t
 #include <iostream>  // for cout
+#include <map>       // for map
 #include <optional>  // for optional
 #include <string>    // for string
 
@@ -62,9 +63,8 @@ class training_run {
   void introduce(Comm& comm) const {
     auto const& t = wanted_.training;
     std::cout << comm.describe() << '\n'
-              << trainer_.describe() << "text: " << text_.files.size() << " files, "
-              << text_.tokens->tokens() << " tokens, " << text_.pieces->size()
-              << " pieces; samples: " << text_.training->size() << " to train on, "
+              << trainer_.describe() << "data: " << text_.summary
+              << "; samples: " << text_.training->size() << " to train on, "
               << text_.held_out->size() << " held out\n"
               << "model: " << trainer_.list().total() << " parameters, "
               << (wanted_.compute == precision::bf16 ? "bf16" : "fp32") << "; " << t.rate.steps
@@ -99,11 +99,13 @@ class training_run {
 
   void save() {
     if (!speaks_) { return; }
-    checkpoints_.save(state(),
-                      trainer_.list(),
-                      trainer_.weights(),
-                      trainer_.update(),
-                      {{"vocab.txt", text_.pieces->to_text()}});
+    checkpoints_.save(
+        state(), trainer_.list(), trainer_.weights(), trainer_.update(), extra_files());
+  }
+
+  [[nodiscard]] std::map<std::string, std::string> extra_files() const {
+    if (text_.vocabulary.empty()) { return {}; }
+    return {{"vocab.txt", text_.vocabulary}};
   }
 
   void count(step_result const& result) {
