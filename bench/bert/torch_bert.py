@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peer of model_bench.cpp: forward and backward of Hugging Face's BERT in PyTorch on the CPU.
+"""The peer of model_bench.cpp: forward, backward and fused AdamW of Hugging Face's BERT in PyTorch.
 
     torch_bert.py base fp32 --length 128 --sequences 8 --threads 1 [--full-head]
+    torch_bert.py base fp32 --natural
+
+--natural: the eight lengths of model_bench.cpp, padded to the longest as transformers does it.
 
 Prints tokens per second of the best of --steps steps, by the clock and by the processor's time.
 Only masked rows go through the masked-LM head, as in our model; --full-head is transformers'
@@ -14,6 +17,7 @@ import time
 import torch
 from transformers import BertConfig, BertForPreTraining
 
+NATURAL = [28, 66, 110, 165, 245, 362, 512, 512]
 PRESETS = {
     "mini": dict(vocab_size=8192, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
                  intermediate_size=1024, max_position_embeddings=128),
@@ -32,15 +36,20 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--full-head", action="store_true")
+    parser.add_argument("--natural", action="store_true")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     config = BertConfig(**PRESETS[args.preset])
     model = BertForPreTraining(config).train()
-    ids = torch.randint(1, config.vocab_size, (args.sequences, args.length))
-    masked = torch.rand(ids.shape) < 0.15
-    next_labels = torch.zeros(args.sequences, dtype=torch.long)
+    lengths = NATURAL if args.natural else [args.length] * args.sequences
+    ids = torch.randint(1, config.vocab_size, (len(lengths), max(lengths)))
+    mask = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
+    masked = (torch.rand(ids.shape) < 0.15) & mask
+    attention_mask = mask.long() if args.natural else None  # without one, nothing is masked
+    update = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    next_labels = torch.zeros(len(lengths), dtype=torch.long)
     loss_of = torch.nn.functional.cross_entropy
 
     def step():
@@ -48,13 +57,14 @@ def main():
         with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
             if args.full_head:
                 labels = torch.where(masked, ids, -100)
-                loss = model(ids, labels=labels, next_sentence_label=next_labels).loss
+                loss = model(ids, attention_mask, labels=labels, next_sentence_label=next_labels).loss
             else:
-                hidden, pooled = model.bert(ids)[:2]
+                hidden, pooled = model.bert(ids, attention_mask)[:2]
                 logits = model.cls.predictions(hidden[masked])
                 loss = loss_of(logits.float(), ids[masked])
                 loss = loss + loss_of(model.cls.seq_relationship(pooled).float(), next_labels)
         loss.backward()
+        update.step()
 
     clock, processor = [], []
     for _ in range(args.steps + 1):  # the first warms up
@@ -62,8 +72,8 @@ def main():
         step()
         clock.append(time.perf_counter() - before[0])
         processor.append(time.process_time() - before[1])
-    tokens = args.sequences * args.length
-    print(f"{args.preset} {args.precision} {args.sequences} x {args.length}"
+    tokens = sum(lengths)
+    print(f"{args.preset} {args.precision} {len(lengths)} x {'natural' if args.natural else args.length}"
           f"{' full head' if args.full_head else ''}, {args.threads} threads:"
           f" {tokens / min(clock[1:]):.0f} tokens/s by the clock,"
           f" {tokens / min(processor[1:]):.0f} by processor time")
