@@ -51,9 +51,9 @@ struct probe_function {  // what invoke() must accept: trivially copyable, at mo
 /// - `zero(s, x)`; `copy(s, in, out)`: same dtype and count.
 /// - `upload(s, host, x)`: copies `host` before it returns; at most 64 KiB. `download(s, x, host)`:
 ///   `host` is written when the stream gets there.
-/// - `cast(s, in, out, c)`: out[i] = in[i] · *c, rounded once to out's dtype; c may be null (1).
-/// - `scale(s, x, c)`: x[i] *= *c; where *c is 0, x becomes 0 even over Inf and NaN; where *c is 1,
-///   x is left alone.
+/// - `cast(s, in, out, c)`: out[i] = in[i] · *c, rounded once to out's dtype; c may be null (1);
+///   where *c is 0, out becomes 0 even over Inf and NaN.
+/// - `scale(s, x, c)`: x[i] *= *c; 0 as in cast; where *c is 1, x is left alone.
 /// - `accumulate(s, in, out)`: out[i] += in[i], out fp32 or fp64.
 /// - `sum_of_squares(s, list, sum)`: *sum = Σ x², accumulated in fp64 in a fixed order, so that
 ///   equal input gives equal bits; Inf or NaN where an element is.
@@ -106,6 +106,9 @@ concept device = requires(D& d,
 struct capability_set {
   /// all_reduce_scaled: each rank's input is multiplied by a scalar in device memory on the way.
   bool premultiplied_sum{false};
+  /// After a failure, buffers of the operations that were under way may still be written to: they
+  /// must not be freed.
+  bool writes_after_failure{false};
 };
 
 /// A group of ranks whose collectives are enqueued on the streams of device D.

@@ -25,7 +25,7 @@
 #include <array>        // for array
 #include <bit>          // for bit_cast
 #include <chrono>       // for milliseconds
-#include <cmath>        // for abs, isnan
+#include <cmath>        // for abs, isnan, nanf
 #include <cstddef>      // for size_t
 #include <cstdint>      // for uint64_t, uintptr_t
 #include <cstring>      // for memcmp
@@ -417,13 +417,12 @@ TEST_CASE_TEMPLATE_DEFINE(
   CHECK(received == std::array<std::uint8_t, 2>{2, 3});
 }
 
-TEST_CASE_TEMPLATE_DEFINE("device: cast rounds the product with its coefficient once",
-                          On,
-                          device_cast) {
+TEST_CASE_TEMPLATE_DEFINE(
+    "device: cast rounds the product with its coefficient once, and clears by 0", On, device_cast) {
   using namespace gradlane;
   auto d = typename On::device{};
   auto s = d.make_stream(stream_priority::normal);
-  auto c = test::guarded<typename On::device, float>{d, {0.3F}};
+  auto c = test::guarded<typename On::device, float>{d, {0.3F, 0.0F}};
   test::for_each_floating([&]<class In>(std::type_identity<In>) {
     test::for_each_floating([&]<class Out>(std::type_identity<Out>) {
       auto const x = test::finite_values<In>(777, 1);
@@ -444,6 +443,13 @@ TEST_CASE_TEMPLATE_DEFINE("device: cast rounds the product with its coefficient 
         wrong += good ? 0 : 1;
       }
       CHECK(wrong == 0);
+      auto const inf = std::numeric_limits<float>::infinity();
+      auto const bad = std::vector<In>{In{inf}, In{-inf}, In{std::nanf("")}, In{1.0F}};
+      auto none      = test::guarded<typename On::device, In>{d, bad};
+      auto cleared   = test::guarded<typename On::device, Out>{d, std::vector<Out>(4, Out{1.0F})};
+      d.cast(s, none.view(), cleared.view(), c.data() + 1);
+      d.sync(s);
+      for (auto const y : cleared.values()) { CHECK(test::to_double(y) == 0.0); }
     });
   });
 }

@@ -293,16 +293,15 @@ void accumulate(const_buffer_view in, buffer_view out) {
   return total;
 }
 
+/// out[i] = in[i] · c, rounded once; zero where c is 0, even over Inf and NaN.
 inline void cast(const_buffer_view in, buffer_view out, float c) {
+  if (c == 0.0F) { return zero(out); }
   if (in.type() == out.type() && c == 1.0F) { return copy(in, out); }
   detail::with_best_loops([&]<class Loops>(Loops) { cast<Loops>(in, out, c); });
 }
 
 /// x[i] *= c; zero where c is 0, untouched where c is 1.
-inline void scale(buffer_view x, float c) {
-  if (c == 0.0F) { return zero(x); }
-  cast(x, x, c);
-}
+inline void scale(buffer_view x, float c) { cast(x, x, c); }
 
 inline void accumulate(const_buffer_view in, buffer_view out) {
   detail::with_best_loops([&]<class Loops>(Loops) { accumulate<Loops>(in, out); });

@@ -63,7 +63,8 @@ struct options {
 /// not outlive. May be destroyed before or after MPI_Finalize; what may not be freed is left.
 class communicator : public gradlane::detail::collective_calls<communicator, host::stream> {
  public:
-  static constexpr capability_set capabilities{.premultiplied_sum = false};
+  static constexpr capability_set capabilities{.premultiplied_sum    = false,
+                                               .writes_after_failure = true};
 
   [[nodiscard]] int rank() const noexcept { return channel_->rank(); }
   [[nodiscard]] int size() const noexcept { return channel_->size(); }
