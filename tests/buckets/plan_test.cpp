@@ -185,7 +185,9 @@ TEST_CASE("bucket_plan refuses what cannot be planned, and says which parameter 
   refuse(good, "alignment_bytes", {.alignment_bytes = 0});
   refuse(good, "alignment_bytes", {.alignment_bytes = 4});
   refuse(good, "alignment_bytes", {.alignment_bytes = 96});
+  refuse(good, "alignment_bytes", {.alignment_bytes = std::size_t{1} << 63U});
   refuse(good, "pad_to", {.pad_to = 0});
+  refuse(good, "pad_to", {.pad_to = std::numeric_limits<std::size_t>::max()});
   auto const plan = bucket_plan{good};
   CHECK_THROWS_AS(static_cast<void>(plan.slot(1)), contract_error);
   CHECK_THROWS_WITH_AS(
@@ -211,6 +213,12 @@ TEST_CASE("bucket_plan hashes what ranks must agree on, and nothing else") {
   differs([](auto& p) { p.pop_back(); });
   differs([](auto& p) { std::swap(p[0], p[1]); });
   CHECK(bucket_plan{base, {.cap_bytes = 1024}}.hash("policy") != hash);
+  // No name can pass for two parameters.
+  auto const two = std::vector<parameter>{{.name = "a", .count = 1}, {.name = "b", .count = 1}};
+  for (auto const* end : {"\xFF", "\n", ""}) {
+    auto const one = std::string{"a' 1 x fp32, uses 1"} + end + "0:64" + end + "'b";
+    CHECK(bucket_plan{{{.name = one, .count = 1}}}.hash() != bucket_plan{two}.hash());
+  }
 }
 
 TEST_CASE("bucket_plan can be laid out in an order that was observed") {

@@ -149,8 +149,8 @@ class bucket_plan {
     constexpr auto prime = std::uint64_t{0x100000001B3};
     auto value           = std::uint64_t{0xCBF29CE484222325};
     auto const feed      = [&](std::string_view text) {
+      value = (value ^ text.size()) * prime;  // first, so that no text can pass for two
       for (auto const c : text) { value = (value ^ static_cast<unsigned char>(c)) * prime; }
-      value = (value ^ 0xFFU) * prime;  // an end mark: "ab","c" differs from "a","bc"
     };
     for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
       feed(signature(i));
@@ -200,9 +200,12 @@ class bucket_plan {
   void check_options() const {
     expects(options_.cap_bytes > 0 && options_.first_cap_bytes > 0,
             "bucket_plan: cap_bytes and first_cap_bytes must be at least 1");
-    expects(std::has_single_bit(options_.alignment_bytes) && options_.alignment_bytes >= 8,
-            "bucket_plan: alignment_bytes must be a power of two and at least 8");
-    expects(options_.pad_to > 0, "bucket_plan: pad_to must be at least 1");
+    constexpr auto most = std::size_t{1} << 30U;  // so that no size overflows
+    expects(std::has_single_bit(options_.alignment_bytes) && options_.alignment_bytes >= 8 &&
+                options_.alignment_bytes <= most,
+            "bucket_plan: alignment_bytes must be a power of two from 8 to 2^30");
+    expects(options_.pad_to > 0 && options_.pad_to <= most,
+            "bucket_plan: pad_to must be from 1 to 2^30");
   }
 
   /// Fills by_name_ and owners_ too.

@@ -43,14 +43,19 @@ namespace gradlane::detail {
   return {};
 }
 
-/// What all ranks must have alike: parameters, options and `policy`, line by line.
+/// What all ranks must have alike: parameters, options, `policy` and order, line by line.
 [[nodiscard]] inline std::string agreement_text(bucket_plan const& plan,
                                                 std::string const& policy) {
   auto text = std::string{};
   for (auto i = std::size_t{0}; i < plan.parameters().size(); ++i) {
     text += "parameter " + std::to_string(i) + ": " + plan.signature(i) + "\n";
   }
-  return text + plan.describe_options() + "\n" + policy;
+  text += plan.describe_options() + "\n" + policy;
+  for (auto i = std::size_t{0}; i < plan.completion_order().size(); ++i) {
+    text += "as gradient " + std::to_string(i) +
+            " in order: " + plan.signature(plan.completion_order()[i]) + "\n";
+  }
+  return text;
 }
 
 /// Compares one 64-bit hash of plan and policy over all ranks. Collective; blocks.
