@@ -74,6 +74,7 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   /// For data that ends earlier on some ranks: every rank calls it at its end, in place of begin.
   /// After each such step `on_step()` runs, with results as after finish(compute), so that this
   /// rank may update its parameters as the others do. Blocks.
+  /// @throws state_error while a step is open, or after micro-steps without a last one.
   template <class OnStep>
   void sync_join(stream& compute, OnStep&& on_step)
     requires weighted

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/parameter.hpp>  // for detect_ties, parameter
-#include <gradlane/buckets/plan.hpp>       // for bucket_plan
-#include <gradlane/buffer_view.hpp>        // for buffer_view
-#include <gradlane/concepts.hpp>           // for device
-#include <gradlane/error.hpp>              // for contract_error, state_error, expects
-#include <gradlane/types.hpp>              // for dtype, floating_element, size_of
+#include <gradlane/buckets/parameter.hpp>      // for detect_ties, parameter
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
+#include <gradlane/buffer_view.hpp>            // for buffer_view
+#include <gradlane/concepts.hpp>               // for device
+#include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/error.hpp>                  // for contract_error, expects
+#include <gradlane/types.hpp>                  // for dtype, floating_element, size_of
 
 #include <cstddef>   // for size_t
 #include <cstdint>   // for uintptr_t
@@ -89,10 +90,7 @@ class gradient_buckets {
   /// and empty parameters. Valid until relayout().
   /// @throws contract_error for an unknown parameter.
   [[nodiscard]] buffer_view gradient(std::size_t parameter) const {
-    if (!bound()) {
-      plan_.check_index(parameter);
-      return tensors_[parameter];
-    }
+    if (!bound() && plan_.slot(parameter)) { return tensors_[parameter]; }
     return part(parameter, &bucket_storage<Device>::gradient);
   }
 
@@ -119,6 +117,10 @@ class gradient_buckets {
     plan_ = std::move(plan);
     allocate();
   }
+
+  /// Never frees the memory held so far: a transport that failed may still write to it. Pipelines
+  /// call this.
+  void leave_memory() noexcept { detail::leave_for_ever(buffers_); }
 
  private:
   [[nodiscard]] buffer_view part(std::size_t parameter,

@@ -29,7 +29,9 @@ namespace gradlane {
 
 /// What begin() is told of one backward pass.
 struct step_options {
-  double weight{1.0};      ///< average::weighted: w_r, finite and >= 0
+  /// average::weighted: w_r, finite and >= 0, of the whole step: of its micro-steps, the last
+  /// one's counts.
+  double weight{1.0};
   bool accumulate{false};  ///< more micro-steps follow before anything is communicated
 };
 
@@ -190,6 +192,9 @@ class reduction_pipeline {
   /// Steps of weight 0 until no rank takes part with data. Blocks.
   template <class OnStep>
   void join(stream& compute, OnStep& on_step) {
+    if (micro_steps_ > 0) {
+      throw state_error{"sync_join: micro-steps were added up that no last one has reduced"};
+    }
     while (true) {
       open(compute);
       stages_.share_weight(0.0, false);
@@ -206,8 +211,13 @@ class reduction_pipeline {
     check_finished("sync_learn_order");
     sync_results(deadline);
     auto order = std::vector<std::uint64_t>(ready_.order().begin(), ready_.order().end());
-    detail::sync_broadcast(
-        buckets_.device(), stages_.communicate(), comm_, std::span{order}, deadline);
+    try {
+      detail::sync_broadcast(
+          buckets_.device(), stages_.communicate(), comm_, std::span{order}, deadline);
+    } catch (...) {
+      phase_ = phase::failed;
+      throw;
+    }
     return plan().reordered(std::vector<std::size_t>(order.begin(), order.end()));
   }
 
@@ -230,9 +240,7 @@ class reduction_pipeline {
 
   void open(stream& compute) {
     if (phase_ == phase::open) { throw state_error{"begin: the last step was not finished"}; }
-    if (phase_ == phase::failed) {
-      throw state_error{"begin: an earlier step failed and its communicator was aborted"};
-    }
+    check_not_failed("begin");
     ready_.reset();
     phase_ = phase::open;
     stages_.begin(compute);
@@ -244,13 +252,22 @@ class reduction_pipeline {
     phase_       = phase::finished;
   }
 
+  void check_not_failed(std::string_view call) const {
+    if (phase_ == phase::failed) {
+      throw state_error{std::string{call} +
+                        ": an earlier step failed and its communicator was aborted"};
+    }
+  }
+
   void check_open(std::string_view call) const {
+    check_not_failed(call);
     if (phase_ != phase::open) {
       throw state_error{std::string{call} + ": no step is open; call begin first"};
     }
   }
 
   void check_finished(std::string_view call) const {
+    check_not_failed(call);
     if (phase_ != phase::finished) {
       throw state_error{std::string{call} + ": valid only from finish of a step to the next begin"};
     }
@@ -271,6 +288,10 @@ class reduction_pipeline {
     auto const& [accumulate, reduce, write_back] = buckets_.options();
     auto text                                    = std::string{"  micro-steps: added up "};
     text += accumulate ? "in " + std::string{name_of(*accumulate)} : "by the trainer, in place";
+    if (rules_.scales) {
+      text += "\n  coefficients: multiplied in ";
+      text += rules_.in_reduction ? "the reduction" : "place";
+    }
     text += "\n  reduction: in ";
     text += reduce ? std::string{name_of(*reduce)} : "the dtype of the gradients or their sums";
     text += write_back ? "\n" : ", results not written back\n";

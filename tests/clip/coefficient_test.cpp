@@ -24,7 +24,19 @@ TEST_CASE("clip_factor is min(1, threshold / norm), and NaN where the norm is no
   CHECK(std::isnan(clip_factor(infinite, 1.0)));
   CHECK(std::isnan(clip_factor(not_a_number, 1.0)));
   CHECK(std::isnan(clip_factor(infinite, infinite)));
+  CHECK(std::isnan(clip_factor(1.0, not_a_number)));
   CHECK(clip_factor(5e-324, 1.0) == 1.0);
+}
+
+TEST_CASE("loss_scaling is NaN where the scale is not positive and finite") {
+  for (auto const good : {1e-38F, 1.0F, 65536.0F}) {
+    CHECK(detail::loss_scaling{.scale = &good}.value() == static_cast<double>(good));
+  }
+  for (auto const bad : {0.0F, -2.0F, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    CHECK(std::isnan(detail::loss_scaling{.scale = &bad}.value()));
+    CHECK(std::isnan(detail::loss_scaling{.scale = &bad}.divisor()));
+  }
+  CHECK(detail::loss_scaling{}.value() == 1.0);
 }
 
 TEST_CASE("bucket_coefficient multiplies clip factor, share and the inverse loss scale") {

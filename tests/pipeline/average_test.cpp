@@ -135,12 +135,12 @@ TEST_CASE("average::weighted equals the mean over all tokens of all ranks and mi
 }
 
 TEST_CASE("average::weighted takes nothing from a rank of weight 0, not even NaN") {
-  auto const check = [](auto clip, auto scaling) {
+  auto const check = [](auto clip, auto scaling, storage_options storage = {}) {
     for (auto const& weights : {std::vector<double>{2, 0, 6}, {0, 0, 0}, {0, 0, 1}}) {
       local::run(3, [&](communicator& comm, host::device& device) {
         auto const rank = static_cast<std::size_t>(comm.rank());
-        auto buckets =
-            gradient_buckets{device, bucket_plan{test::parameters({5, 70}), test::one_each}};
+        auto buckets    = gradient_buckets{
+            device, bucket_plan{test::parameters({5, 70}), test::one_each}, storage};
         auto pipeline =
             clip_allreduce{buckets, comm, clip, average::weighted{}, non_finite::skip{}, scaling};
         auto compute = device.make_stream();
@@ -153,7 +153,8 @@ TEST_CASE("average::weighted takes nothing from a rank of weight 0, not even NaN
                        },
                        {.weight = weights[rank]});
         auto const expected = test::reference_weighted(test::all_gradients(3, 0, {5, 70}), weights);
-        CHECK(test::largest_error(buckets, expected) <= 8 * 4 * 1.2e-7);
+        auto const unit     = storage.reduce == dtype::bf16 ? 0x1p-8 : 1.2e-7;
+        CHECK(test::largest_error(buckets, expected) <= 8 * 4 * unit);
         CHECK_FALSE(pipeline.sync_report().skipped);
       });
     }
@@ -163,6 +164,15 @@ TEST_CASE("average::weighted takes nothing from a rank of weight 0, not even NaN
   check(clip::before{1e9}, scaling::automatic{});
   check(clip::after{1e9}, scaling::in_place{});
   check(clip::none{}, scaling::automatic{});
+  for (auto const& storage : {storage_options{.reduce = dtype::fp64},
+                              storage_options{.reduce = dtype::bf16},
+                              storage_options{.accumulate = dtype::fp32},
+                              storage_options{.accumulate = dtype::fp64, .reduce = dtype::fp32}}) {
+    check(clip::bucketwise{threshold::equal{1e9}}, scaling::automatic{}, storage);
+    check(clip::before{1e9}, scaling::in_place{}, storage);
+    check(clip::after{1e9}, scaling::automatic{}, storage);
+    check(clip::none{}, scaling::in_place{}, storage);
+  }
 }
 
 TEST_CASE("begin refuses weights that are no weights") {
@@ -220,6 +230,25 @@ TEST_CASE("sync_join lets ranks with fewer batches end, and divides by who took 
       CHECK(test::load(buckets.gradient(0), 0) == doctest::Approx(3.0).epsilon(1e-6));
     });
   }
+}
+
+TEST_CASE("sync_join refuses to lose micro-steps, and a step that is open") {
+  local::run(1, [](communicator& comm, host::device& device) {
+    auto buckets    = gradient_buckets{device, bucket_plan{test::parameters({1})}};
+    auto pipeline   = clip_allreduce{buckets, comm, clip::none{}, average::weighted{}};
+    auto compute    = device.make_stream();
+    auto const one  = [](std::size_t, buffer_view view) { test::store(view, 0, 1.0); };
+    auto const join = [&] { pipeline.sync_join(compute, [] { FAIL("a step was made"); }); };
+    test::run_step(pipeline, buckets, compute, one, {.accumulate = true});
+    CHECK_THROWS_WITH_AS(join(), doctest::Contains("micro-steps"), state_error);
+    pipeline.begin(compute);
+    CHECK_THROWS_AS(join(), state_error);
+    pipeline.ready(0, compute);
+    pipeline.finish(compute);
+    join();
+    device.sync(compute);
+    CHECK(buckets.gradient<float>(0)[0] == 1.0F);
+  });
 }
 
 TEST_CASE("pipeline_options::loss_scale multiplies bounds and is divided out") {

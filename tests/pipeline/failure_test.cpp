@@ -6,12 +6,16 @@
 
 #include <support/model.hpp>
 
+#include <array>
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -86,6 +90,46 @@ TEST_CASE("clip_allreduce refuses ranks with different plans and names the param
   CHECK(contains(mismatch(base, base, clip::after{1.0}, clip::after{2.0}), "c = 2"));
   CHECK(contains(mismatch(base, base, clip::none{}, clip::none{}, {}, {.reduce = dtype::bf16}),
                  "in bf16"));
+}
+
+TEST_CASE(
+    "clip_allreduce refuses a plan in another order on one rank, and shows where it differs") {
+  auto told = std::string{};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto plan = bucket_plan{test::parameters({4, 8, 16})};  // backward: p2 p1 p0
+    if (comm.rank() == 1) { plan = plan.reordered(std::array<std::size_t, 3>{2, 0, 1}); }
+    auto buckets = gradient_buckets{device, plan};
+    try {
+      auto pipeline = clip_allreduce{buckets, comm, clip::none{}};
+      FAIL("a pipeline was made");
+    } catch (plan_mismatch_error const& e) {
+      if (comm.rank() == 0) { told = e.what(); }
+    }
+  });
+  CAPTURE(told);
+  CHECK(contains(told, "rank 0 has as gradient 1 in order: 'p1'"));
+  CHECK(contains(told, "rank 1 has as gradient 1 in order: 'p0'"));
+}
+
+TEST_CASE("clip_allreduce refuses ranks that multiply coefficients in different places") {
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets      = gradient_buckets{device, bucket_plan{test::parameters({4})}};
+    auto const refuse = [&](auto scaling) {
+      CHECK_THROWS_WITH_AS((clip_allreduce{buckets,
+                                           comm,
+                                           clip::before{1.0},
+                                           average::ranks{},
+                                           non_finite::propagate{},
+                                           scaling}),
+                           doctest::Contains("multiplied in place"),
+                           plan_mismatch_error);
+    };
+    if (comm.rank() == 0) {
+      refuse(scaling::in_place{});
+    } else {
+      refuse(scaling::premultiplied{});
+    }
+  });
 }
 
 TEST_CASE("clip_allreduce refuses bounds that are no bounds") {
@@ -262,6 +306,158 @@ TEST_CASE("a constructor does not wait for ever for a rank that makes no pipelin
     } catch (communication_error const& e) { told = e.what(); }
   });
   CHECK_FALSE(told.empty());
+}
+
+TEST_CASE("a constructor that gives up neither waits for the late rank nor is written to by it") {
+  auto given_up = std::atomic<bool>{false};
+  auto told     = std::string{};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets    = gradient_buckets{device, bucket_plan{test::parameters({2})}};
+    auto const make = [&] {
+      auto pipeline = clip_allreduce{buckets,
+                                     comm,
+                                     clip::none{},
+                                     average::ranks{},
+                                     non_finite::propagate{},
+                                     scaling::automatic{},
+                                     {.construction_deadline = 50ms}};
+      FAIL("a pipeline was made");
+    };
+    if (comm.rank() == 1) {  // alive, but elsewhere
+      while (!given_up) { std::this_thread::yield(); }
+      CHECK_THROWS_AS(make(), communication_error);
+      return;
+    }
+    try {
+      make();
+    } catch (timeout_error const& e) { told = e.what(); }
+    given_up = true;
+  });
+  CHECK(contains(told, "rank 0 waited in vain for other ranks"));
+}
+
+TEST_CASE("sync_learn_order that gives up aborts the communicator, and later calls say so") {
+  auto given_up = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({2, 3})}};
+    auto pipeline = clip_allreduce{buckets,
+                                   comm,
+                                   clip::none{},
+                                   average::ranks{},
+                                   non_finite::propagate{},
+                                   scaling::automatic{},
+                                   {.construction_deadline = 1s}};
+    auto compute  = device.make_stream();
+    test::run_step(pipeline, buckets, compute, [](std::size_t, buffer_view v) { fill(v, 1.0); });
+    if (comm.rank() == 1) {
+      while (!given_up) { std::this_thread::yield(); }
+      CHECK_THROWS_AS(pipeline.sync_learn_order(), communication_error);
+    } else {
+      CHECK_THROWS_WITH_AS(
+          pipeline.sync_learn_order(), doctest::Contains("waited in vain"), timeout_error);
+      given_up = true;
+    }
+    CHECK_THROWS_WITH_AS(
+        pipeline.begin(compute), doctest::Contains("an earlier step failed"), state_error);
+    CHECK_THROWS_WITH_AS(
+        pipeline.ready(0, compute), doctest::Contains("an earlier step failed"), state_error);
+    CHECK_THROWS_WITH_AS(
+        pipeline.sync_report(), doctest::Contains("an earlier step failed"), state_error);
+  });
+}
+
+TEST_CASE(
+    "non_finite::skip sees what overflows on the wire or in the sum, however large the bound") {
+  auto const check = [](auto clip, dtype own, dtype wire, double large, auto average) {
+    CAPTURE(clip.describe());
+    local::run(2, [&](communicator& comm, host::device& device) {
+      auto buckets = gradient_buckets{
+          device, bucket_plan{test::parameters({3}, own)}, storage_options{.reduce = wire}};
+      auto pipeline = clip_allreduce{buckets, comm, clip, average, non_finite::skip{}};
+      auto compute  = device.make_stream();
+      test::run_step(pipeline, buckets, compute, [&](std::size_t, buffer_view view) {
+        fill(view, 1.0);
+        test::store(view, 2, large);  // not the first element
+      });
+      CHECK(pipeline.sync_report().skipped);
+      CHECK(pipeline.status()->skip == 1);
+      test::run_step(pipeline, buckets, compute, [](std::size_t, buffer_view v) { fill(v, 1.0); });
+      CHECK_FALSE(pipeline.sync_report().skipped);
+    });
+  };
+  auto const each = [&](auto clip) {
+    check(clip, dtype::fp64, dtype::fp32, 1e40, average::ranks{});
+    check(clip, dtype::fp64, dtype::bf16, 1e40, average::ranks{});
+    check(clip, dtype::fp32, dtype::fp32, 3e38, average::none{});
+  };
+  each(clip::before{inf_value});
+  each(clip::before{1e60});
+  each(clip::bucketwise{threshold::each{inf_value}});
+  each(clip::bucketwise{threshold::adaptive{}});  // clips nothing in its first step
+}
+
+TEST_CASE("a report names no value of a step in which its rank had no weight") {
+  auto const check = [](auto clip) {
+    CAPTURE(clip.describe());
+    local::run(2, [&](communicator& comm, host::device& device) {
+      auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({4})}};
+      auto pipeline = clip_allreduce{buckets, comm, clip, average::weighted{}, non_finite::skip{}};
+      auto compute  = device.make_stream();
+      test::run_step(pipeline,
+                     buckets,
+                     compute,
+                     [&](std::size_t, buffer_view view) {
+                       fill(view, 1.0);  // both ranks' are bad, but rank 0's has no weight
+                       test::store(view, comm.rank() == 0 ? 1 : 2, nan_value);
+                     },
+                     {.weight = comm.rank() == 0 ? 0.0 : 1.0});
+      auto const& bucket = pipeline.sync_report().buckets[0];
+      CHECK_FALSE(bucket.finite);
+      CHECK(bucket.parameter == (comm.rank() == 0 ? "" : "p0"));
+      CHECK(bucket.offset == (comm.rank() == 0 ? 0U : 2U));
+    });
+  };
+  check(clip::before{1.0});
+  check(clip::bucketwise{threshold::equal{1.0}});
+}
+
+TEST_CASE("non_finite::skip and fail take a loss scale that is none as Inf in the gradients") {
+  auto const check = [](auto clip, auto policy, bool unscale, double bad) {
+    CAPTURE(clip.describe());
+    CAPTURE(bad);
+    local::run(2, [&](communicator& comm, host::device& device) {
+      auto scale    = 1.0F;
+      auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({3})}};
+      auto pipeline = clip_allreduce{buckets,
+                                     comm,
+                                     clip,
+                                     average::ranks{},
+                                     policy,
+                                     scaling::automatic{},
+                                     {.loss_scale = &scale, .unscale = unscale}};
+      auto compute  = device.make_stream();
+      for (auto const s : {1.0, bad, 2.0}) {
+        scale = static_cast<float>(s);
+        test::run_step(
+            pipeline, buckets, compute, [](std::size_t, buffer_view v) { fill(v, 1.0); });
+        auto const good = s == 1.0 || s == 2.0;
+        CHECK(pipeline.status()->skip == (good ? 0U : 1U));
+        if constexpr (std::is_same_v<decltype(policy), non_finite::fail>) {
+          if (!good) { CHECK_THROWS_AS(pipeline.sync_report(), non_finite_error); }
+        }
+      }
+    });
+  };
+  for (auto const bad : {0.0, -1.0, inf_value, nan_value}) {
+    for (auto const unscale : {true, false}) {
+      check(clip::after{1.0}, non_finite::skip{}, unscale, bad);
+      check(clip::before{1.0}, non_finite::skip{}, unscale, bad);
+      check(clip::bucketwise{threshold::equal{1.0}}, non_finite::fail{}, unscale, bad);
+      check(clip::bucketwise{threshold::adaptive{}}, non_finite::skip{}, unscale, bad);
+    }
+    check(clip::none{}, non_finite::skip{}, true, bad);
+    check(clip::after{1.0}, non_finite::fail{}, true, bad);
+  }
 }
 
 TEST_CASE("non_finite::skip skips on all ranks, and the culprit's report names the value") {

@@ -7,8 +7,12 @@
 #include <support/model.hpp>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -245,6 +249,73 @@ TEST_CASE(
     check(copied, {.accumulate = dtype::fp32});
     check(copied, {.accumulate = dtype::fp64, .reduce = dtype::fp32});
     check(copied, {});  // the trainer adds up in place
+  }
+}
+
+TEST_CASE("finish of a micro-step that the trainer adds up waits for all streams that wrote") {
+  local::run(1, [](communicator& comm, host::device& device) {
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({4, 4})}};
+    auto pipeline = clip_allreduce{buckets, comm, clip::none{}};
+    auto compute  = device.make_stream();
+    auto other    = device.make_stream();
+    auto go       = std::atomic<bool>{false};
+    pipeline.begin(compute, {.accumulate = true});
+    pipeline.admit(other);
+    device.enqueue(other, [&] {
+      while (!go) { std::this_thread::yield(); }
+      for (auto const p : {std::size_t{0}, std::size_t{1}}) {
+        for (auto& x : buckets.gradient<float>(p)) { x = 1.0F; }
+      }
+    });
+    for (auto const p : {std::size_t{1}, std::size_t{0}}) { pipeline.ready(p, other); }
+    pipeline.finish(compute);
+    auto mark = device.make_event();
+    device.enqueue(compute, [] {});
+    device.record(mark, compute);
+    CHECK_THROWS_AS(device.sync(mark, std::chrono::milliseconds{20}), timeout_error);
+    go = true;
+    pipeline.begin(compute);  // the second micro-step adds on another stream
+    device.enqueue(compute, [&] {
+      for (auto const p : {std::size_t{0}, std::size_t{1}}) {
+        for (auto& x : buckets.gradient<float>(p)) { x += 2.0F; }
+      }
+    });
+    for (auto const p : {std::size_t{1}, std::size_t{0}}) { pipeline.ready(p, compute); }
+    pipeline.finish(compute);
+    device.sync(compute);
+    CHECK(buckets.gradient<float>(0)[3] == 3.0F);
+    CHECK(buckets.gradient<float>(1)[0] == 3.0F);
+  });
+}
+
+TEST_CASE("gradient_buckets::reduced holds what the clip mode gives, in every kind of storage") {
+  auto const sizes    = std::vector<std::size_t>{5, 70};
+  auto const expected = test::reference_after(test::all_gradients(2, 0, sizes), 1.0);
+  auto const check    = [&](bool copied, storage_options options) {
+    local::run(2, [&](communicator& comm, host::device& device) {
+      auto const parameters = test::parameters(sizes);
+      auto tensors          = owned_tensors{parameters};
+      auto const plan       = bucket_plan{parameters, test::one_each};
+      auto buckets  = copied ? gradient_buckets<host::device>{device, plan, tensors.views, options}
+                                : gradient_buckets<host::device>{device, plan, options};
+      auto pipeline = clip_allreduce{buckets, comm, clip::after{1.0}};
+      auto compute  = device.make_stream();
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        test::write(view, comm.rank(), 0, p);
+      });
+      CHECK(test::largest_error(buckets, expected) <= 1e-6);
+      for (auto p = std::size_t{0}; p < sizes.size(); ++p) {
+        for (auto i = std::size_t{0}; i < sizes[p]; ++i) {
+          CHECK(std::abs(test::load(buckets.reduced(p), i) - expected[p][i]) <= 1e-6);
+        }
+      }
+    });
+  };
+  for (auto const copied : {false, true}) {
+    check(copied, {});
+    check(copied, {.reduce = dtype::fp64});
+    check(copied, {.accumulate = dtype::fp32});
+    check(copied, {.accumulate = dtype::fp64, .reduce = dtype::fp32});
   }
 }
 

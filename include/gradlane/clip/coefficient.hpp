@@ -19,12 +19,15 @@ namespace gradlane {
   return value <= largest && value >= -largest;
 }
 
-/// min(1, threshold / norm): 1 for a norm of 0, NaN where the norm is not finite.
+/// min(1, threshold / norm): 1 for a norm of 0, NaN where the norm is not finite or the threshold
+/// is NaN.
 ///
 /// Source: Pascanu et al. 2013, arXiv 1211.5063, algorithm 1.
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr double clip_factor(double norm,
                                                                 double threshold) noexcept {
-  if (!is_finite(norm)) { return std::numeric_limits<double>::quiet_NaN(); }
+  if (!is_finite(norm) || threshold != threshold) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
   return norm > threshold ? threshold / norm : 1.0;
 }
 
@@ -36,8 +39,11 @@ struct loss_scaling {
   float const* scale{nullptr};  // on the device; null is 1
   bool unscale{true};
 
+  /// S; NaN, which makes all results NaN, where it is not positive and finite.
   [[nodiscard]] GRADLANE_HOST_DEVICE double value() const noexcept {
-    return scale == nullptr ? 1.0 : static_cast<double>(*scale);
+    if (scale == nullptr) { return 1.0; }
+    auto const given = static_cast<double>(*scale);
+    return given > 0 && is_finite(given) ? given : std::numeric_limits<double>::quiet_NaN();
   }
   [[nodiscard]] GRADLANE_HOST_DEVICE double divisor() const noexcept {
     return unscale ? value() : 1.0;
@@ -76,6 +82,7 @@ struct bucket_coefficient {
     record->clipped     = static_cast<std::uint32_t>(used && factor < 1);
     record->coefficient = used ? static_cast<float>(factor * (step->share / loss.divisor())) : 0.0F;
     record->non_finite  = static_cast<std::uint32_t>(used && !is_finite(norm));
+    if (!used) { record->where = {}; }  // what this rank's buffers hold is nobody's concern
   }
 };
 
@@ -101,6 +108,7 @@ struct total_coefficient {
       record.coefficient =
           used ? static_cast<float>(factor * (step->share / loss.divisor())) : 0.0F;
       record.non_finite = static_cast<std::uint32_t>(used && !is_finite(q));
+      if (!used) { record.where = {}; }
     }
   }
 };
@@ -117,11 +125,12 @@ struct close_step {
   bool in_place;  // the pipeline applies the coefficient itself
 
   GRADLANE_HOST_DEVICE void operator()() const {
-    auto const finite = add_up();
+    auto finite = add_up();
     if (scope == clip_scope::reduced_total) {
       auto const clip   = clip_factor(step->norm, buckets > 0 ? records[0].threshold : 0.0);
       step->clipped     = static_cast<std::uint32_t>(clip < 1);
       step->coefficient = static_cast<float>(clip / loss.divisor());
+      finite            = finite && is_finite(clip);  // not so where the loss scale is no scale
     }
     step->status.coefficient = in_place ? 1.0F : step->coefficient;
     step->status.skip        = static_cast<std::uint32_t>(detects && !finite);

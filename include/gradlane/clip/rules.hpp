@@ -15,7 +15,8 @@ namespace gradlane {
 
 /// What a pipeline is told beyond its policies. All ranks give the same values.
 struct pipeline_options {
-  /// S, in device memory, or null: gradients hold S·g. Read during a step; change it between.
+  /// S, in device memory, or null: gradients hold S·g. Read during a step; change it between. One
+  /// that is not positive and finite is as Inf in the gradients.
   float const* loss_scale{nullptr};
   /// Divide by S: before the reduction, and for clip::after together with its coefficient. Without,
   /// results stay multiplied by S, as 16-bit reductions of small gradients need.

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>      // for bucket_plan
-#include <gradlane/buffer_view.hpp>       // for buffer_view
-#include <gradlane/clip/coefficient.hpp>  // for bucket_coefficient, close_step, ...
-#include <gradlane/clip/policy.hpp>       // for clip_scope
-#include <gradlane/clip/report.hpp>       // for bucket_record, step_record
-#include <gradlane/clip/rules.hpp>        // for pipeline_rules
-#include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
-#include <gradlane/detail/exchange.hpp>   // for upload_all
-#include <gradlane/error.hpp>             // for error
-#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
-#include <gradlane/types.hpp>             // for dtype, reduction, stream_priority
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
+#include <gradlane/buffer_view.hpp>            // for buffer_view
+#include <gradlane/clip/coefficient.hpp>       // for bucket_coefficient, close_step, ...
+#include <gradlane/clip/policy.hpp>            // for clip_scope
+#include <gradlane/clip/report.hpp>            // for bucket_record, step_record
+#include <gradlane/clip/rules.hpp>             // for pipeline_rules
+#include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
+#include <gradlane/detail/exchange.hpp>        // for upload_all
+#include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/error.hpp>                  // for error, expects
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
+#include <gradlane/types.hpp>                  // for dtype, reduction, stream_priority
 
 #include <array>    // for array
 #include <cstddef>  // for byte, size_t
@@ -34,20 +35,37 @@ class bucket_stages {
 
   bucket_stages(gradient_buckets<Device>& buckets, Comm& comm, pipeline_rules rules)
       : device_{buckets.device()}, comm_{comm}, buckets_{buckets}, rules_{rules} {}
+  bucket_stages(bucket_stages const&)            = delete;
+  bucket_stages& operator=(bucket_stages const&) = delete;
+  ~bucket_stages() {
+    if constexpr (Comm::capabilities.writes_after_failure) {
+      try {
+        device_.sync(communicate_);
+      } catch (error const&) {
+        leave_for_ever(step_);
+        leave_for_ever(averages_);
+        buckets_.leave_memory();
+      }
+    }
+  }
 
   /// Makes events and records for the plan as it is now. Blocks; nothing may be in flight.
   /// @param bounds  one per bucket for clip_scope::local_bucket, else one.
   void sync_reset(std::span<double const> bounds, timeout deadline) {
+    expects(bounds.size() == (rules_.scope == clip_scope::local_bucket ? count() : 1),
+            "clip_allreduce: the clip policy gives another number of bounds than it has to");
     make_marks();
     prepared_.clear();
     reduced_.clear();
     probes_.clear();
+    bounded_.clear();
     auto records = std::vector<bucket_record>(count());
     for (auto b = std::size_t{0}; b < count(); ++b) {
       prepared_.push_back(device_.make_event());
       reduced_.push_back(device_.make_event());
       records[b].threshold = bounds[rules_.scope == clip_scope::local_bucket ? b : 0];
-      auto const first     = buckets_.bucket(b).wire.subview(0, 1);
+      bounded_.push_back(rules_.measures_locally() && records[b].threshold <= moderate_bound);
+      auto const first = buckets_.bucket(b).wire.subview(0, 1);
       probes_.push_back(device_.make_tensor_list(std::span{&first, 1}));
     }
     auto step  = step_record{};
@@ -70,6 +88,7 @@ class bucket_stages {
     device_.wait(prepare_, done_);
     device_.wait(prepare_, began_);
     device_.wait(communicate_, done_);
+    device_.wait(settle_, began_);  // who read the last step's numbers, where there are no buckets
   }
 
   void admit(stream& producer) { device_.wait(producer, done_); }
@@ -99,12 +118,12 @@ class bucket_stages {
     return totals[1];
   }
 
-  /// A complete bucket of a micro-step that is not the last.
+  /// A complete bucket of a micro-step that is not the last. Where the trainer adds up by itself,
+  /// nothing is done but that the end of the micro-step comes after all that was written.
   /// @param first  replaces what the accumulator holds.
   void accumulate(std::size_t bucket, bool first) {
-    if (!buckets_.options().accumulate) { return; }
     wait_for_marks(bucket);
-    add_up(bucket, first);
+    if (buckets_.options().accumulate) { add_up(bucket, first); }
   }
 
   /// A complete bucket of the last micro-step: norm, coefficient, reduction, and what follows.
@@ -193,6 +212,9 @@ class bucket_stages {
   [[nodiscard]] stream& communicate() noexcept { return communicate_; }
 
  private:
+  /// Far from where fp32 and bf16 overflow, whatever the ranks and the loss scale.
+  static constexpr auto moderate_bound = 1e24;
+
   [[nodiscard]] bucket_plan const& plan() const noexcept { return buckets_.plan(); }
   [[nodiscard]] std::size_t count() const noexcept { return plan().buckets().size(); }
   [[nodiscard]] bucket_record* record(std::size_t bucket) const noexcept {
@@ -298,10 +320,10 @@ class bucket_stages {
   }
 
   /// The norm of the reduced bucket, or as much of it as tells whether it is finite: a local norm
-  /// that is not finite has made all of the bucket NaN, so that its first element tells; only a
-  /// sum of clipped gradients in fp16 can overflow after that.
+  /// that is not finite has made all of the bucket NaN, so that its first element tells, and what
+  /// is clipped to a moderate bound overflows neither the wire nor the sum, but in fp16.
   void read_back(std::size_t bucket, bucket_storage<Device>& storage) {
-    auto const probe = rules_.measures_locally() && storage.wire.type() != dtype::fp16;
+    auto const probe = bounded_[bucket] && storage.wire.type() != dtype::fp16;
     auto& list       = probe ? probes_[bucket] : storage.reduced;
     auto* const sum  = &record(bucket)->reduced_squares;
     device_.sum_of_squares(settle_, list, sum);
@@ -313,12 +335,10 @@ class bucket_stages {
   void write_back(std::size_t bucket, float const* coefficient) {
     auto& storage     = buckets_.bucket(bucket);
     auto const writes = buckets_.options().write_back && !storage.in_place();
-    if (writes && buckets_.bound()) {
-      device_.cast(settle_, storage.wire, storage.gradient, coefficient);
-      return;
-    }
+    auto const casts  = writes && buckets_.bound();
+    if (casts) { device_.cast(settle_, storage.wire, storage.gradient, coefficient); }
     if (coefficient != nullptr) { device_.scale(settle_, storage.wire, coefficient); }
-    if (writes) { device_.pack(settle_, storage.reduced, storage.gradients, nullptr); }
+    if (writes && !casts) { device_.pack(settle_, storage.reduced, storage.gradients, nullptr); }
   }
 
   void agree_on_averages() {
@@ -353,6 +373,7 @@ class bucket_stages {
   typename Device::buffer step_{device_.allocate(0)};      // step_record
   typename Device::buffer averages_{device_.allocate(0)};  // double (2, B)
   std::vector<typename Device::tensor_list> probes_;       // by bucket: the first element
+  std::vector<bool> bounded_;                              // by bucket: clipped to a moderate bound
   std::vector<std::vector<std::size_t>> members_;          // by bucket: parameters that mark it
   std::vector<std::size_t> first_mark_;                    // by parameter, into marked_
   std::vector<event> marked_;                              // by ready() call of a step

@@ -10,6 +10,7 @@
 
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint64_t
+#include <limits>   // for numeric_limits
 #include <span>     // for span
 #include <string>   // for string, to_string
 
@@ -23,9 +24,10 @@ inline void fill_bucket(bucket_report& to,
                         bucket_plan const& plan,
                         std::size_t bucket,
                         bucket_record const& from,
+                        bool has_bound,
                         std::uint64_t steps) {
   to.norm             = from.norm;
-  to.threshold        = from.threshold;
+  to.threshold        = has_bound ? from.threshold : std::numeric_limits<double>::infinity();
   to.coefficient      = from.coefficient;
   to.clipped          = from.clipped != 0;
   to.finite           = from.non_finite == 0;
@@ -55,13 +57,14 @@ inline void fill_report(step_report& to,
   to.clipped           = step.clipped != 0;
   to.clipped_fraction  = fraction(step.clipped_units, static_cast<double>(step.steps) * units);
   for (auto b = std::size_t{0}; b < records.size(); ++b) {
-    fill_bucket(to.buckets[b], plan, b, records[b], step.steps);
+    fill_bucket(to.buckets[b], plan, b, records[b], by_bucket, step.steps);
     to.clipped = to.clipped || to.buckets[b].clipped;
   }
 }
 
 /// @throws non_finite_error where a step was skipped, naming the bucket, parameter and offset that
-///   this rank knows, else the first bucket that a value of another rank reached.
+///   this rank knows, else the first bucket that a value of another rank reached; bucket 0 where
+///   all gradients were finite, but not the loss scale.
 inline void throw_if_skipped(step_report const& report, int rank) {
   if (!report.skipped) { return; }
   auto found = report.buckets.size();
@@ -70,7 +73,15 @@ inline void throw_if_skipped(step_report const& report, int rank) {
     auto const known   = found < report.buckets.size() && !report.buckets[found].parameter.empty();
     if (!bucket.finite && (!bucket.parameter.empty() || !known)) { found = b; }
   }
-  auto const& bucket = report.buckets.at(found);
+  if (found == report.buckets.size()) {
+    throw non_finite_error{"clip_allreduce: rank " + std::to_string(rank) +
+                               ": the gradient is finite, but the loss scale is not, or not "
+                               "positive",
+                           0,
+                           {},
+                           0};
+  }
+  auto const& bucket = report.buckets[found];
   auto const where   = bucket.parameter.empty() ? std::string{", because of another rank"}
                                                 : ": parameter '" + bucket.parameter + "', element " +
                                                     std::to_string(bucket.offset);
