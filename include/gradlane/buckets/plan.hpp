@@ -83,13 +83,19 @@ class bucket_plan {
     return copy;
   }
 
-  [[nodiscard]] std::span<parameter const> parameters() const noexcept { return parameters_; }
-  [[nodiscard]] std::span<bucket_layout const> buckets() const noexcept { return buckets_; }
+  [[nodiscard]] std::span<parameter const> parameters() const noexcept {
+    return {parameters_.data(), parameters_.size()};
+  }
+  [[nodiscard]] std::span<bucket_layout const> buckets() const noexcept {
+    return {buckets_.data(), buckets_.size()};
+  }
   [[nodiscard]] bucket_options const& options() const noexcept { return options_; }
 
   /// The order in which gradients are expected to be complete, as indices of slot owners: with the
   /// parameters and options it is the whole plan, so that a checkpoint may keep it.
-  [[nodiscard]] std::span<std::size_t const> completion_order() const noexcept { return order_; }
+  [[nodiscard]] std::span<std::size_t const> completion_order() const noexcept {
+    return {order_.data(), order_.size()};
+  }
 
   /// Elements of all gradients, tied ones once.
   [[nodiscard]] std::size_t payload() const noexcept {

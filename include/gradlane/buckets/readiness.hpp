@@ -72,7 +72,9 @@ class readiness {
   [[nodiscard]] bool all_launched() const noexcept { return next_ == open_buckets_.size(); }
 
   /// Slot owners in the order in which their gradients became complete in this step.
-  [[nodiscard]] std::span<std::size_t const> order() const noexcept { return order_; }
+  [[nodiscard]] std::span<std::size_t const> order() const noexcept {
+    return {order_.data(), order_.size()};
+  }
 
   /// Names the first bucket that is incomplete and its parameters that lack marks.
   [[nodiscard]] std::string describe_missing() const {
