@@ -131,8 +131,8 @@ class reduction_pipeline {
 
   /// finish(compute), then blocks until the results are there.
   /// @throws timeout_error after `deadline`, naming rank, bucket and parameters, and
-  ///   communication_error likewise where a peer failed; the communicator is then aborted, and
-  ///   what the buckets hold is undefined.
+  ///   communication_error likewise where a peer failed, what the work of the trainer threw. The
+  ///   communicator is then aborted, and what the buckets hold is undefined.
   void finish(stream& compute, timeout deadline) {
     finish(compute);
     sync_results(deadline);
@@ -302,24 +302,34 @@ class reduction_pipeline {
     telling_the_bucket([&] { stages_.sync(deadline); });
   }
 
-  /// Calls `action`; where a peer is late or has failed, aborts and says which bucket that is.
+  /// Calls `action`; where it throws, aborts, and where a peer is late or has failed, says which
+  /// bucket that is.
   template <class Action>
   void telling_the_bucket(Action action) {
     try {
       action();
     } catch (timeout_error const& cause) {
-      throw timeout_error{fail("was not reduced in time, so a peer is late or missing", cause)};
+      throw timeout_error{fail({}, cause)};
     } catch (aborted_error const& cause) {
       throw aborted_error{fail("could not be reduced", cause)};
     } catch (communication_error const& cause) {
       throw communication_error{fail("could not be reduced", cause)};
+    } catch (std::exception const& cause) {  // of the trainer's own work
+      static_cast<void>(fail("could not be reduced", cause));
+      throw;
     }
   }
 
-  [[nodiscard]] std::string fail(std::string const& what, std::exception const& cause) {
+  /// Aborts. @param what  has happened; empty: a deadline has passed.
+  [[nodiscard]] std::string fail(std::string what, std::exception const& cause) {
     auto const lock   = std::scoped_lock{mutex_};
     auto const bucket = stages_.first_unreduced();
-    phase_            = phase::failed;
+    if (what.empty()) {
+      what = stages_.is_prepared(bucket)
+                 ? "was not reduced in time, so a peer is late or missing"
+                 : "was not reduced in time, as this rank's own streams have not written it";
+    }
+    phase_ = phase::failed;
     comm_.abort();
     auto text = "clip_allreduce: rank " + std::to_string(comm_.rank()) + ": ";
     if (bucket < plan().buckets().size()) {

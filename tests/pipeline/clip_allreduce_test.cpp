@@ -124,7 +124,7 @@ TEST_CASE("clip_allreduce agrees with a serial reference for any ranks, sizes an
   for (auto const& sizes : shapes) {
     for (auto const& options : plans) {
       auto const plan = bucket_plan{test::parameters(sizes), options};
-      for (auto const ranks : {1, 2, 3, 4}) {
+      for (auto const ranks : {1, 2, 3, 4, 5, 7}) {
         CAPTURE(plan.describe());
         CAPTURE(ranks);
         auto const g     = test::all_gradients(ranks, 0, sizes);
@@ -161,6 +161,77 @@ TEST_CASE("clip_allreduce uses every threshold policy as its formula says") {
   check(clip::bucketwise{threshold::list{{1.0, 2.0, infinity, 4.0}}}, {1.0, 2.0, infinity, 4.0});
 }
 
+TEST_CASE("clip_allreduce bucketwise bounds the norm of the whole by c") {
+  auto const sizes = std::vector<std::size_t>{4, 80, 16, 1, 300};
+  auto const check = [&](auto policy) {
+    CAPTURE(policy.describe());
+    for (auto const& options :
+         {bucket_options{}, test::one_each, bucket_options{.cap_bytes = 512}}) {
+      local::run(1, [&](communicator& comm, host::device& device) {
+        auto buckets  = gradient_buckets{device, bucket_plan{test::parameters(sizes), options}};
+        auto pipeline = clip_allreduce{buckets, comm, policy};
+        auto compute  = device.make_stream();
+        for (auto step = std::size_t{0}; step < 5; ++step) {
+          test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+            test::write(view, 0, step, p);
+          });
+          auto squares = 0.0;
+          for (auto p = std::size_t{0}; p < sizes.size(); ++p) {
+            for (auto const x : buckets.gradient<float>(p)) {
+              squares += static_cast<double>(x) * static_cast<double>(x);
+            }
+          }
+          CHECK(std::sqrt(squares) <= 2.0 * (1 + 2 * eps));  // coefficient and product are rounded
+          CHECK(pipeline.sync_report().norm > 2.0);
+        }
+      });
+    }
+  };
+  check(clip::bucketwise{threshold::equal{2.0}});
+  check(clip::bucketwise{threshold::by_size{2.0}});
+}
+
+TEST_CASE("clip_allreduce keeps padding out of norms and results, whatever it holds") {
+  local::run(3, [](communicator& comm, host::device& device) {
+    auto const sizes = std::vector<std::size_t>{3, 5};
+    auto const plan  = bucket_plan{test::parameters(sizes),
+                                   {.cap_bytes = 1, .first_cap_bytes = 1, .pad_to = 1U << 16U}};
+    auto buckets     = gradient_buckets{device, plan, storage_options{.reduce = dtype::bf16}};
+    auto pipeline =
+        clip_allreduce{buckets, comm, clip::after{infinity}, average::none{}, non_finite::skip{}};
+    auto compute = device.make_stream();
+    test::poison_all(buckets);
+    test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+      test::write(view, comm.rank(), 0, p);
+    });
+    auto const g   = test::all_gradients(3, 0, sizes);
+    auto const sum = test::combine(g, {3, std::vector<double>(2, 1.0)});
+    CHECK(test::largest_error(buckets, sum) == 0.0);
+    CHECK(pipeline.sync_report().norm ==
+          doctest::Approx(test::norm(sum, test::every(2))).epsilon(1e-12));
+    CHECK_FALSE(pipeline.sync_report().skipped);
+  });
+}
+
+TEST_CASE("clip_allreduce lives with a dtype of which there are only empty parameters") {
+  auto parameters    = test::parameters({8, 0, 5, 0});
+  parameters[1].type = dtype::fp16;
+  parameters[3].type = dtype::fp64;
+  for (auto const ranks : {1, 2, 3, 4}) {
+    local::run(ranks, [&](communicator& comm, host::device& device) {
+      auto buckets  = gradient_buckets{device, bucket_plan{parameters}};
+      auto pipeline = clip_allreduce{buckets, comm, clip::none{}, average::none{}};
+      auto compute  = device.make_stream();
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        test::write(view, comm.rank(), 0, p);
+      });
+      auto const g = test::all_gradients(ranks, 0, {8, 0, 5, 0});
+      CHECK(test::largest_error(buckets,
+                                test::combine(g, {g.size(), std::vector<double>(4, 1.0)})) == 0.0);
+    });
+  }
+}
+
 TEST_CASE("clip_allreduce takes the number of buckets from the plan") {
   // Four equal buckets, one of which holds all the energy: it alone is clipped, to c / 2.
   auto const result = fill_step(test::parameters({4, 4, 4, 4}),
@@ -173,6 +244,9 @@ TEST_CASE("clip_allreduce takes the number of buckets from the plan") {
   CHECK(result.report.buckets[0].norm == 0.0);
   CHECK(result.report.norm == 10.0);
   CHECK(result.report.clipped_fraction == 0.25);
+  CHECK(result.report.buckets[2].threshold == 0.5);
+  auto const whole = fill_step(test::parameters({4, 4}), {3.0, 4.0}, clip::after{1.0});
+  CHECK(whole.report.buckets[0].threshold == infinity);  // the bound is not the bucket's
 }
 
 TEST_CASE("clip_allreduce bucketwise with one bucket equals clipping before, bit for bit") {
@@ -429,6 +503,10 @@ TEST_CASE("clip_allreduce describes its algorithm with formulas and plan") {
         clip_allreduce{buckets, comm, clip::bucketwise{threshold::equal{0.5}}, average::ranks{}};
     auto const text = pipeline.describe();
     CAPTURE(text);
+    auto const after  = clip_allreduce{buckets, comm, clip::after{0.5}}.describe();
+    auto const before = clip_allreduce{buckets, comm, clip::before{0.5}}.describe();
+    CHECK(after.find("after: clip(mean_r g_r, c), c = 0.5") != std::string::npos);
+    CHECK(before.find("before: mean_r clip(g_r, c), c = 0.5") != std::string::npos);
     for (auto const* part : {"W = 4, B = 3",
                              "mean_r clip(g_{r,b}, t_b)",
                              "t_b = c / sqrt(B), c = 0.5",

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -264,6 +265,56 @@ TEST_CASE("an error of the communicator comes out of sync_report with bucket and
   CAPTURE(told[1]);
   CHECK(contains(told[0], "rank 0: bucket 1, 'p0', "));
   CHECK(contains(told[1], "rank 1: bucket 1, 'p0',"));
+}
+
+TEST_CASE("an error of the trainer's own work comes out as it is, and lets the peers go") {
+  auto meeting = std::barrier{2};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({2, 3}), test::one_each}};
+    auto pipeline = clip_allreduce{buckets, comm, clip::bucketwise{threshold::equal{1.0}}};
+    auto compute  = device.make_stream();
+    pipeline.begin(compute);
+    for (auto const p : {std::size_t{1}, std::size_t{0}}) {
+      fill(buckets.gradient(p), 1.0);
+      if (comm.rank() == 0 && p == 0) {
+        device.enqueue(compute, [] { throw std::runtime_error{"the kernel failed"}; });
+      }
+      pipeline.ready(p, compute);
+    }
+    pipeline.finish(compute);
+    if (comm.rank() == 0) {
+      CHECK_THROWS_WITH_AS(pipeline.sync_report(), "the kernel failed", std::runtime_error);
+    } else {
+      CHECK_THROWS_WITH_AS(pipeline.sync_report(),
+                           doctest::Contains("rank 1: bucket 1, 'p0', could not be reduced"),
+                           aborted_error);
+    }
+    CHECK_THROWS_WITH_AS(
+        pipeline.begin(compute), doctest::Contains("an earlier step failed"), state_error);
+    meeting.arrive_and_wait();  // nobody is let go by the end of the other
+  });
+}
+
+TEST_CASE("finish blames no peer where the rank's own work is late") {
+  for (auto const accumulate : {false, true}) {
+    local::run(1, [&](communicator& comm, host::device& device) {
+      auto buckets =
+          gradient_buckets{device, bucket_plan{test::parameters({2, 3}), test::one_each}};
+      auto pipeline = clip_allreduce{buckets, comm, clip::none{}};
+      auto compute  = device.make_stream();
+      auto go       = std::atomic<bool>{false};
+      pipeline.begin(compute, {.accumulate = accumulate});
+      device.enqueue(compute, [&] {
+        while (!go) { std::this_thread::yield(); }
+      });
+      for (auto const p : {std::size_t{1}, std::size_t{0}}) { pipeline.ready(p, compute); }
+      CHECK_THROWS_WITH_AS(pipeline.finish(compute, 20ms),
+                           doctest::Contains("bucket 0, 'p1', was not reduced in time, as this "
+                                             "rank's own streams have not written it"),
+                           timeout_error);
+      go = true;
+    });
+  }
 }
 
 TEST_CASE("a pipeline that is given up in the middle of a step lets its peers go") {

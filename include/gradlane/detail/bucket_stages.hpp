@@ -10,7 +10,7 @@
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
-#include <gradlane/error.hpp>                  // for error, expects
+#include <gradlane/error.hpp>                  // for expects
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for dtype, reduction, stream_priority
 
@@ -41,7 +41,7 @@ class bucket_stages {
     if constexpr (Comm::capabilities.writes_after_failure) {
       try {
         device_.sync(communicate_);
-      } catch (error const&) {
+      } catch (...) {
         leave_for_ever(step_);
         leave_for_ever(averages_);
         buckets_.leave_memory();
@@ -203,6 +203,11 @@ class bucket_stages {
     return bucket;
   }
 
+  /// Whether a bucket of the step waits for other ranks, if for anything: this one's part is done.
+  [[nodiscard]] bool is_prepared(std::size_t bucket) const {
+    return bucket == count() || (bucket < sent_ && device_.is_done(prepared_[bucket]));
+  }
+
   /// In device memory.
   [[nodiscard]] step_record* step() const noexcept {
     return reinterpret_cast<step_record*>(step_.data());
@@ -359,7 +364,7 @@ class bucket_stages {
     if (!device_.is_done(mark)) { return false; }
     try {
       device_.sync(mark, no_deadline);
-    } catch (error const&) { return false; }
+    } catch (...) { return false; }
     return true;
   }
 

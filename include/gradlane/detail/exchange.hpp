@@ -5,7 +5,7 @@
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/detail/smaller.hpp>         // for smaller
-#include <gradlane/error.hpp>                  // for error, timeout_error
+#include <gradlane/error.hpp>                  // for timeout_error
 #include <gradlane/types.hpp>                  // for dtype
 
 #include <cstddef>  // for byte, size_t
@@ -33,7 +33,7 @@ void sync_exchange(Device& device,
     comm.abort();
     try {
       device.sync(stream);
-    } catch (error const&) {}  // the one that is being handled, or the abort
+    } catch (...) {}  // NOLINT(bugprone-empty-catch): what is being handled, or the abort
     if constexpr (Comm::capabilities.writes_after_failure) { leave_for_ever(memory); }
   };
   try {
