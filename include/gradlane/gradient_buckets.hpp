@@ -137,6 +137,9 @@ class gradient_buckets {
     for (auto i = std::size_t{0}; i < parameters.size(); ++i) {
       auto const& p      = parameters[i];
       auto const address = reinterpret_cast<std::uintptr_t>(tensors_[i].data());
+      if (plan_.slot(i) && address == 0) {
+        throw contract_error{"gradient_buckets: the tensor of '" + p.name + "' has no memory"};
+      }
       if (p.trainable && address % size_of(p.type) != 0) {
         throw contract_error{"gradient_buckets: the tensor of '" + p.name +
                              "' is not aligned for its dtype"};

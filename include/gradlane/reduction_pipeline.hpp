@@ -52,7 +52,8 @@ struct step_options {
 /// their ready calls. ready() may be called from several threads, the rest from one at a time;
 /// calls that block say `sync`, or have a deadline. After the first step nothing is allocated.
 ///
-/// Buckets and communicator must outlive the pipeline, which alone may use them. One that is
+/// Buckets and communicator must outlive the pipeline, which alone may use them, but that the
+/// trainer may poll the communicator. One that is
 /// destroyed between begin and finish aborts its communicator, else peers would wait for ever.
 template <device Device, communicator_for<Device> Comm>
 class reduction_pipeline {
@@ -222,6 +223,7 @@ class reduction_pipeline {
   }
 
   void relayout(bucket_plan plan, std::span<double const> bounds, timeout deadline) {
+    phase_ = phase::failed;  // until all is made anew
     buckets_.relayout(std::move(plan));
     ready_ = readiness{buckets_.plan()};
     reset(bounds, deadline);
@@ -289,7 +291,7 @@ class reduction_pipeline {
     auto text                                    = std::string{"  micro-steps: added up "};
     text += accumulate ? "in " + std::string{name_of(*accumulate)} : "by the trainer, in place";
     if (rules_.scales) {
-      text += "\n  coefficients: multiplied in ";
+      text += "\n  coefficients: in the cast where there is one, else in ";
       text += rules_.in_reduction ? "the reduction" : "place";
     }
     text += "\n  reduction: in ";

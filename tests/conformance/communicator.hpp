@@ -423,8 +423,8 @@ TEST_CASE_TEMPLATE_DEFINE("a communicator delivers messages in order, empty ones
       auto const value = [](int rank, int message, std::size_t i) {
         return test::small_integer(rank, i) + 100 * message;
       };
-      auto sent     = std::array<std::vector<float>, 3>{};
-      auto received = std::array<std::vector<float>, 3>{};
+      auto sent     = std::vector<std::vector<float>>(3);
+      auto received = std::vector<std::vector<float>>(3);
       for (int m = 0; m < 3; ++m) {
         auto const at = static_cast<std::size_t>(m);
         sent[at] = test::filled<float>(n, [&](std::size_t i) { return value(c.rank(), m, i); });

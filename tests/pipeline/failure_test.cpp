@@ -122,7 +122,7 @@ TEST_CASE("clip_allreduce refuses ranks that multiply coefficients in different 
                                            average::ranks{},
                                            non_finite::propagate{},
                                            scaling}),
-                           doctest::Contains("multiplied in place"),
+                           doctest::Contains("else in place"),
                            plan_mismatch_error);
     };
     if (comm.rank() == 0) {

@@ -74,6 +74,7 @@ TEST_CASE("gradient_buckets refuses dtypes and tensors that cannot serve") {
   refuse({all.first(4), all.subspan(4, 5)}, "'p1' has 5 elements");
   refuse({all.first(4), all.subspan(3, 4)}, "'p0' and 'p1' overlap");
   refuse({all.first(4), all.first(4)}, "not tied");
+  refuse({all.first(4), buffer_view{nullptr, 4, dtype::fp32}}, "'p1' has no memory");
   auto const bytes = reinterpret_cast<std::byte*>(memory.data());
   refuse({all.first(4), buffer_view{bytes + 18, 4, dtype::fp32}}, "'p1' is not aligned");
   parameters[1].tied_to = "p0";
@@ -83,6 +84,19 @@ TEST_CASE("gradient_buckets refuses dtypes and tensors that cannot serve") {
                                       std::vector<buffer_view>{all.first(4), all.subspan(4, 4)}}),
       doctest::Contains("memory of its own"),
       contract_error);
+}
+
+TEST_CASE("gradient_buckets with tensors gives these back, and empty views of frozen ones") {
+  auto device             = host::device{};
+  auto parameters         = test::parameters({4, 4, 0});
+  parameters[1].trainable = false;
+  auto tensors            = owned_tensors{parameters};
+  auto const buckets =
+      gradient_buckets<host::device>{device, bucket_plan{parameters}, tensors.views};
+  CHECK(buckets.gradient(0).data() == tensors.views[0].data());
+  CHECK(buckets.gradient(1).empty());
+  CHECK(buckets.gradient(2).empty());
+  CHECK_THROWS_AS(static_cast<void>(buckets.gradient(3)), contract_error);
 }
 
 TEST_CASE("clip_allreduce packs and unpacks a trainer's own tensors, in every dtype and mode") {

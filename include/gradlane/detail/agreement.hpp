@@ -10,37 +10,34 @@
 #include <span>         // for span
 #include <string>       // for string, to_string
 #include <string_view>  // for string_view
+#include <vector>       // for vector
 
 namespace gradlane::detail {
 
-/// Line `index` of a text, or "(nothing)" past its end.
-[[nodiscard]] inline std::string_view line_of(std::string_view text, std::size_t index) {
-  for (; index > 0 && !text.empty(); --index) {
-    auto const end = text.find('\n');
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-  return text.empty() ? std::string_view{"(nothing)"} : text.substr(0, text.find('\n'));
+/// Takes the first line off a text; "(nothing)" where there is none.
+[[nodiscard]] inline std::string_view take_line(std::string_view& text) {
+  if (text.empty()) { return "(nothing)"; }
+  auto const line = text.substr(0, text.find('\n'));
+  text.remove_prefix(line.size() < text.size() ? line.size() + 1 : line.size());
+  return line;
 }
 
 /// Says where texts of several ranks first differ from that of rank 0; empty where none does.
 [[nodiscard]] inline std::string describe_difference(std::span<std::string const> texts) {
-  auto lines = std::size_t{0};
-  for (auto const& text : texts) {
-    auto own = std::size_t{1};
-    for (auto const c : text) { own += c == '\n' ? 1 : 0; }
-    if (lines < own) { lines = own; }
-  }
-  for (auto line = std::size_t{0}; line < lines; ++line) {
-    auto const expected = line_of(texts[0], line);
-    auto result         = std::string{};
-    for (auto rank = std::size_t{1}; rank < texts.size(); ++rank) {
-      auto const found = line_of(texts[rank], line);
+  auto rest   = std::vector<std::string_view>(texts.begin(), texts.end());
+  auto result = std::string{};
+  for (auto more = true; more && result.empty();) {
+    auto const expected = take_line(rest[0]);
+    more                = !rest[0].empty();
+    for (auto rank = std::size_t{1}; rank < rest.size(); ++rank) {
+      auto const found = take_line(rest[rank]);
+      more             = more || !rest[rank].empty();
       if (found == expected) { continue; }
-      result += "; rank " + std::to_string(rank) + " has " + std::string{found};
+      if (result.empty()) { result.append("rank 0 has ").append(expected); }
+      result.append("; rank ").append(std::to_string(rank)).append(" has ").append(found);
     }
-    if (!result.empty()) { return "rank 0 has " + std::string{expected} + result; }
   }
-  return {};
+  return result;
 }
 
 /// What all ranks must have alike: parameters, options, `policy` and order, line by line.
