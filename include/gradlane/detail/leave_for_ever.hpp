@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>  // for byte
-#include <new>      // for placement new
+#include <new>      // NOLINT(misc-include-cleaner): for placement new
 #include <utility>  // for move
 
 namespace gradlane::detail {
