@@ -372,3 +372,90 @@ TEST_CASE("sync_learn_order rebuilds the plan in rank 0's order and keeps reduci
     }
   });
 }
+
+TEST_CASE("clip_allreduce goes through all its calls where there is nothing to reduce") {
+  auto const check = [](auto clip) {
+    CAPTURE(clip.describe());
+    local::run(2, [&](communicator& comm, host::device& device) {
+      auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({0, 0})}};
+      auto pipeline = clip_allreduce{buckets, comm, clip, average::weighted{}, non_finite::skip{}};
+      auto compute  = device.make_stream();
+      auto const step = [&] {
+        test::run_step(pipeline, buckets, compute, [](std::size_t, buffer_view) {});
+      };
+      CHECK_THROWS_AS(pipeline.begin(compute, {.weight = -1.0}), contract_error);
+      step();  // a begin that was refused leaves the pipeline as it was
+      step();
+      CHECK(pipeline.sync_report().step == 1);
+      CHECK(pipeline.sync_report().norm == 0.0);
+      CHECK_FALSE(pipeline.sync_report().skipped);
+      pipeline.sync_learn_order();
+      step();
+      CHECK(pipeline.sync_report().step == 0);
+      for (auto twice = 0; twice < 2; ++twice) {
+        pipeline.sync_join(compute, [] { FAIL("a step was made"); });
+      }
+    });
+  };
+  check(clip::none{});
+  check(clip::after{1.0});
+  check(clip::before{1.0});
+  check(clip::bucketwise{threshold::equal{1.0}});
+  check(clip::bucketwise{threshold::by_size{1.0}});
+  check(clip::bucketwise{threshold::adaptive{.agreed = true}});
+}
+
+TEST_CASE("clip_allreduce combines copies, micro-steps, weights, ties, learned order and joining") {
+  for (auto const wire : floating) {
+    CAPTURE(name_of(wire));
+    local::run(3, [&](communicator& comm, host::device& device) {
+      auto parameters         = test::parameters({33, 33, 33, 33});
+      parameters[2].trainable = false;
+      auto memory             = owned_tensors{parameters};
+      auto tensors            = memory.views;
+      tensors[3]              = tensors[0];
+      detect_ties(parameters, tensors);
+      auto buckets = gradient_buckets<host::device>{device,
+                                                    bucket_plan{parameters, test::one_each},
+                                                    tensors,
+                                                    {.accumulate = dtype::fp64, .reduce = wire}};
+      auto pipeline =
+          clip_allreduce{buckets, comm, clip::after{1e9}, average::weighted{}, non_finite::skip{}};
+      auto compute    = device.make_stream();
+      auto const own  = comm.rank() + 1.0;  // of every gradient, and the weight
+      auto const step = [&](int micro_steps) {
+        for (auto m = 1; m <= micro_steps; ++m) {
+          auto const write = [&](std::size_t p, buffer_view view) {
+            for (auto i = std::size_t{0}; i < view.count() && p != 0; ++i) {
+              test::store(view, i, own);  // the tied one is written once
+            }
+          };
+          test::run_step(
+              pipeline, buckets, compute, write, {.weight = own, .accumulate = m < micro_steps});
+        }
+      };
+      auto const check = [&](double expected) {
+        auto const unit = wire == dtype::bf16 ? 0x1p-8 : wire == dtype::fp16 ? 0x1p-11 : 1.2e-7;
+        for (auto const p : {std::size_t{0}, std::size_t{1}, std::size_t{3}}) {
+          CHECK(std::abs(test::load(tensors[p], 32) - expected) <= 8 * 4 * unit);
+        }
+      };
+      step(2);
+      check(2.0 * (1 + 4 + 9) / 6);
+      pipeline.sync_learn_order();
+      step(3);
+      check(3.0 * (1 + 4 + 9) / 6);
+      if (comm.rank() == 2) {  // the others have no more data
+        step(2);
+        check(2.0 * 3);
+      }
+      auto joined = 0;
+      pipeline.sync_join(compute, [&] {
+        device.sync(compute);
+        check(2.0 * 3);
+        ++joined;
+      });
+      CHECK(joined == (comm.rank() == 2 ? 0 : 1));
+    });
+  }
+}
