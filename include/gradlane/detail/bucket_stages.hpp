@@ -107,6 +107,7 @@ class bucket_stages {
     device_.invoke(communicate_, share_of_weights{.step = step(), .ranks = rules_.weight_divisor});
     device_.record(shared_, communicate_);
     device_.wait(prepare_, shared_);
+    device_.wait(settle_, shared_);  // which no bucket orders where there are none
   }
 
   /// How many ranks took part in share_weight(). Blocks.
