@@ -5,12 +5,7 @@
 //   OMP_NUM_THREADS=1 bert_model_bench --benchmark_filter=base
 //   python3 torch_bert.py base bf16
 //
-// One core of a Xeon with AVX-512 but without AMX, shared with other work, so by processor time
-// and in turns; torch 2.15.0, transformers 5.24.0. Thousands of tokens per second, ours / theirs:
-//
-//                    fp32                  bf16
-//   mini, 32 x 128   5.00  / 3.54  1.41x   4.47  / 2.55  1.75x
-//   base,  8 x 128   0.251 / 0.197 1.27x   0.241 / 0.120 2.01x
+// Last results are in bench/RESULTS.md.
 #include <gradlane/types.hpp>  // for bf16
 
 #include <benchmark/benchmark.h>

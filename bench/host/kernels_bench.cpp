@@ -5,9 +5,7 @@
 // Floor: sum of squares at 1 GiB >= 0.9 of the pure read, in every type.
 //   host_kernels_bench --benchmark_repetitions=5 --benchmark_enable_random_interleaving=true
 //     --benchmark_min_time=0.2 --benchmark_report_aggregates_only=true
-// Last result, medians at 1 GiB in GiB/s, 2 virtual cores of a Xeon with AVX-512 shared with four
-// times their load: read 8.4, copy 9.1, sum of squares fp32 8.7, fp64 10.9, bf16 8.2, fp16 7.7,
-// scale fp32 8.3, bf16 2.3, fp16 2.7, pack fp32 to fp32 5.8, fp32 to bf16 5.8, bf16 to bf16 5.5.
+// Last results are in bench/RESULTS.md.
 #include <gradlane/buffer_view.hpp>   // for buffer_view
 #include <gradlane/host/kernels.hpp>  // for sum_of_squares, scale, cast, pack
 #include <gradlane/host/memory.hpp>   // for buffer
