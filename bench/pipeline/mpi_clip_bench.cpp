@@ -11,6 +11,8 @@
 #include <gradlane/mpi/communicator.hpp>
 #include <gradlane/mpi/environment.hpp>
 
+#include <benchmark/benchmark.h>
+
 #include <mpi.h>
 
 #include <algorithm>
