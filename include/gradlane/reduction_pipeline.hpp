@@ -53,8 +53,8 @@ struct step_options {
 /// calls that block say `sync`, or have a deadline. After the first step nothing is allocated.
 ///
 /// Buckets and communicator must outlive the pipeline, which alone may use them, but that the
-/// trainer may poll the communicator. One that is
-/// destroyed between begin and finish aborts its communicator, else peers would wait for ever.
+/// trainer may poll the communicator. A pipeline that is destroyed between begin and finish aborts
+/// its communicator, else peers would wait for ever.
 template <device Device, communicator_for<Device> Comm>
 class reduction_pipeline {
  public:
