@@ -4,6 +4,8 @@
 /// Everything of gradlane that needs neither CUDA nor MPI.
 
 // IWYU pragma: begin_exports
+#include <gradlane/balance/cost.hpp>
+#include <gradlane/balance/deal.hpp>
 #include <gradlane/buckets/parameter.hpp>
 #include <gradlane/buckets/plan.hpp>
 #include <gradlane/buckets/readiness.hpp>

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>   // for size_t
+#include <cstdint>   // for uint32_t
+#include <optional>  // for optional
+#include <span>      // for span
+#include <vector>    // for vector
+
+namespace gradlane::balance::detail {
+
+/// Exchanges pairs of samples between the dearest and the cheapest part until that helps no more.
+class even_out {
+ public:
+  /// @param costs  of the samples, largest first.
+  /// @param part   of each sample, to be changed; below `parts`.
+  even_out(std::span<double const> costs, std::span<std::uint32_t> part, std::size_t parts)
+      : costs_{costs}, part_{part}, loads_(parts) {
+    for (std::size_t i = 0; i < part.size(); ++i) { loads_[part[i]] += costs[i]; }
+  }
+
+  void run(std::size_t most_swaps) {
+    for (std::size_t n = 0; n < most_swaps; ++n) {
+      if (!swap_once()) { return; }
+    }
+  }
+
+ private:
+  struct pair {
+    std::size_t dear;
+    std::size_t cheap;
+  };
+
+  [[nodiscard]] bool swap_once() {
+    std::uint32_t high = 0;
+    std::uint32_t low  = 0;
+    for (std::uint32_t p = 1; p < loads_.size(); ++p) {
+      if (loads_[p] > loads_[high]) { high = p; }
+      if (loads_[p] < loads_[low]) { low = p; }
+    }
+    auto const found = best_pair(high, low);
+    if (!found) { return false; }
+    auto const moved = costs_[found->dear] - costs_[found->cheap];
+    loads_[high] -= moved;
+    loads_[low] += moved;
+    part_[found->dear]  = low;
+    part_[found->cheap] = high;
+    return true;
+  }
+
+  /// The exchange that leaves the larger of both loads smallest, if it lowers it.
+  [[nodiscard]] std::optional<pair> best_pair(std::uint32_t high, std::uint32_t low) {
+    gather(high, of_high_);
+    gather(low, of_low_);
+    auto const gap  = loads_[high] - loads_[low];
+    auto best       = std::optional<pair>{};
+    auto best_moved = 0.0;  // that of no exchange: half the gap is ideal, the whole gap as bad
+    auto const off  = [&](double moved) {
+      return moved > gap / 2 ? moved - gap / 2 : gap / 2 - moved;
+    };
+    std::size_t l = 0;
+    for (auto const dear : of_high_) {
+      // As dear gets cheaper, so does its best partner: both lists are walked once.
+      auto const moved_by = [&](std::size_t k) { return costs_[dear] - costs_[of_low_[k]]; };
+      while (l + 1 < of_low_.size() && off(moved_by(l + 1)) <= off(moved_by(l))) { ++l; }
+      if (l < of_low_.size() && off(moved_by(l)) < off(best_moved)) {
+        best_moved = moved_by(l);
+        best       = pair{dear, of_low_[l]};
+      }
+    }
+    return best;
+  }
+
+  void gather(std::uint32_t part, std::vector<std::size_t>& members) const {
+    members.clear();
+    for (std::size_t i = 0; i < part_.size(); ++i) {
+      if (part_[i] == part) { members.push_back(i); }
+    }
+  }
+
+  std::span<double const> costs_;
+  std::span<std::uint32_t> part_;
+  std::vector<double> loads_;
+  std::vector<std::size_t> of_high_;
+  std::vector<std::size_t> of_low_;
+};
+
+}  // namespace gradlane::balance::detail
