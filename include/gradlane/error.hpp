@@ -36,37 +36,49 @@ class error : public std::runtime_error {
 /// An argument that breaks a documented precondition: a bound that is NaN, an unknown parameter.
 class contract_error : public error {
  public:
-  using error::error;
+  explicit contract_error(std::string_view message,
+                          std::source_location at = std::source_location::current())
+      : error{message, at} {}
 };
 
 /// A call made in the wrong state: ready twice, finish without begin, a report before finish.
 class state_error : public contract_error {
  public:
-  using contract_error::contract_error;
+  explicit state_error(std::string_view message,
+                       std::source_location at = std::source_location::current())
+      : contract_error{message, at} {}
 };
 
 /// Ranks that were built with different plans or policies; thrown on every rank alike.
 class plan_mismatch_error : public error {
  public:
-  using error::error;
+  explicit plan_mismatch_error(std::string_view message,
+                               std::source_location at = std::source_location::current())
+      : error{message, at} {}
 };
 
 /// A peer, or the library that talks to it, failed; the communicator can only be aborted.
 class communication_error : public error {
  public:
-  using error::error;
+  explicit communication_error(std::string_view message,
+                               std::source_location at = std::source_location::current())
+      : error{message, at} {}
 };
 
 /// A deadline passed. Buffers of the operation that was waited for are undefined until abort().
 class timeout_error : public communication_error {
  public:
-  using communication_error::communication_error;
+  explicit timeout_error(std::string_view message,
+                         std::source_location at = std::source_location::current())
+      : communication_error{message, at} {}
 };
 
 /// The communicator was aborted, here or on a peer.
 class aborted_error : public communication_error {
  public:
-  using communication_error::communication_error;
+  explicit aborted_error(std::string_view message,
+                         std::source_location at = std::source_location::current())
+      : communication_error{message, at} {}
 };
 
 /// A gradient held Inf or NaN under the policy non_finite::fail.
