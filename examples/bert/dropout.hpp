@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "config.hpp"  // for model_config
-#include "philox.hpp"  // for philox
+#include "attention/dropout.hpp"  // for dropout, attention_factor
+#include "config.hpp"             // for model_config
 
 #include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
 
@@ -10,22 +10,6 @@
 #include <cstdint>  // for uint32_t
 
 namespace bert {
-
-/// Dropout at one place of the model in one step.
-///
-/// A mask is a pure function of (seed, step, site, global sample id, position[s]) and so does not
-/// know how samples are dealt to ranks, batches or threads. One call of Philox gives 16 bytes, one
-/// to an element; a byte below `threshold` keeps its element, which is then multiplied by `scale`
-/// = 256 / threshold. So a probability is rounded to 256ths (0.1 becomes 26/256), without bias.
-struct dropout {
-  std::uint32_t seed      = 0;
-  std::uint32_t step      = 0;
-  std::uint32_t site      = 0;
-  std::uint32_t threshold = 256;  // 256: keep all
-  float scale             = 1;
-
-  [[nodiscard]] GRADLANE_HOST_DEVICE constexpr bool enabled() const { return threshold < 256; }
-};
 
 /// The sites: embeddings, and in each layer the attention's output, the feed-forward's output and
 /// the attention probabilities of every head.
@@ -76,28 +60,6 @@ class dropout_sites {
   return philox({position, group, sample, at.site}, at.seed, at.step);
 }
 
-/// The 16 bytes of a tile of attention probabilities: queries {0, 8, 16, 24} + q % 8 of a block of
-/// 32 (one to a word) by keys {0, 1, 8, 9} + 2 ((k % 8) / 2) of a block of 16 (one to a byte).
-/// That is what one thread holds in the tensor cores' 16 x 8 layout, whichever of the two is rows.
-[[nodiscard]] GRADLANE_HOST_DEVICE constexpr philox_words attention_bytes(dropout const& head,
-                                                                          std::uint32_t sample,
-                                                                          std::uint32_t q,
-                                                                          std::uint32_t k) {
-  return philox(
-      {q / 32 * 8 + q % 8, k / 16 * 4 + k % 8 / 2, sample, head.site}, head.seed, head.step);
-}
-
-namespace detail {
-
-[[nodiscard]] GRADLANE_HOST_DEVICE constexpr std::uint32_t byte_of(philox_words const& words,
-                                                                   std::uint32_t word,
-                                                                   std::uint32_t byte) {
-  auto const value = word == 0 ? words.x : word == 1 ? words.y : word == 2 ? words.z : words.w;
-  return value >> 8 * byte & 0xFFU;
-}
-
-}  // namespace detail
-
 /// The factor of one element of a row: 0 where dropped, else `scale`.
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr float row_factor(dropout const& at,
                                                               std::uint32_t sample,
@@ -106,17 +68,6 @@ namespace detail {
   if (!at.enabled()) { return 1; }
   auto const words = row_bytes(at, sample, position, element / 16);
   return detail::byte_of(words, element % 16 / 4, element % 4) < at.threshold ? at.scale : 0;
-}
-
-/// The factor of one attention probability: 0 where dropped, else `scale`.
-[[nodiscard]] GRADLANE_HOST_DEVICE constexpr float attention_factor(dropout const& head,
-                                                                    std::uint32_t sample,
-                                                                    std::uint32_t q,
-                                                                    std::uint32_t k) {
-  if (!head.enabled()) { return 1; }
-  auto const words = attention_bytes(head, sample, q, k);
-  auto const byte  = detail::byte_of(words, q / 8 % 4, k / 8 % 2 * 2 + k % 2);
-  return byte < head.threshold ? head.scale : 0;
 }
 
 }  // namespace bert

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "config.hpp"  // for model_config
-#include "philox.hpp"  // for philox
+#include "attention/philox.hpp"  // for philox
+#include "config.hpp"            // for model_config
 
 #include <cmath>        // for sqrt, log, cos, sin
 #include <cstddef>      // for size_t

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <bert/philox.hpp>
+#include <bert/attention/philox.hpp>
 
 namespace {
 

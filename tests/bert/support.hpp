@@ -3,11 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include <bert/batch.hpp>        // for batch
-#include <bert/config.hpp>       // for model_config
-#include <bert/matrix_view.hpp>  // for matrix_view
-#include <bert/parameters.hpp>   // for parameter_list, fill_by_formula
-#include <bert/philox.hpp>       // for philox
+#include <bert/attention/philox.hpp>  // for philox
+#include <bert/batch.hpp>             // for batch
+#include <bert/config.hpp>            // for model_config
+#include <bert/matrix_view.hpp>       // for matrix_view
+#include <bert/parameters.hpp>        // for parameter_list, fill_by_formula
 
 #include <cmath>    // for sqrt, abs
 #include <cstddef>  // for size_t

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../philox.hpp"  // for philox
+#include "../attention/philox.hpp"  // for philox
 
 #include <cstdint>  // for uint32_t, uint64_t
 #include <utility>  // for swap

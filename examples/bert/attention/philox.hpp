@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
-
 #include <cstdint>  // for uint32_t, uint64_t
+
+// Marks the few pure functions that kernels and ordinary C++ share.
+#ifdef __CUDACC__
+#define ATTENTION_HOST_DEVICE __host__ __device__
+#else
+#define ATTENTION_HOST_DEVICE
+#endif
 
 namespace bert {
 
@@ -19,9 +24,9 @@ struct philox_words {
 /// The same bits on every processor. Seven rounds pass BigCrush, ten are the authors' safety
 /// margin. Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 template <int Rounds = 7>
-[[nodiscard]] GRADLANE_HOST_DEVICE constexpr philox_words philox(philox_words counter,
-                                                                 std::uint32_t key_low,
-                                                                 std::uint32_t key_high) noexcept {
+[[nodiscard]] ATTENTION_HOST_DEVICE constexpr philox_words philox(philox_words counter,
+                                                                  std::uint32_t key_low,
+                                                                  std::uint32_t key_high) noexcept {
   for (auto round = 0; round < Rounds; ++round) {
     auto const a = std::uint64_t{0xD2511F53U} * counter.x;
     auto const b = std::uint64_t{0xCD9E8D57U} * counter.z;
