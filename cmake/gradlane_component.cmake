@@ -15,10 +15,16 @@ function(gradlane_component name)
   add_library(gradlane::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(${target} INTERFACE cxx_std_20)
+  # CMake 3.25 does not know that nvcc can do C++20.
+  target_compile_options(${target} INTERFACE $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20>)
   target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
   target_link_libraries(${target} INTERFACE ${arg_LINK})
   set_property(GLOBAL APPEND PROPERTY gradlane_components ${name})
 endfunction()
+
+# The oldest versions that will do: nvcc's C++20, and NCCL's ncclCommSplit.
+set(gradlane_cuda_version 12.0)
+set(gradlane_nccl_version 2.18)
 
 # gradlane_package(): the package of all components, in the build tree and, with GRADLANE_INSTALL,
 # in the install tree.
@@ -27,7 +33,9 @@ function(gradlane_package)
   set(destination ${CMAKE_INSTALL_DATADIR}/cmake/gradlane)
   set(config ${PROJECT_BINARY_DIR}/gradlane-config.cmake)
   set(version ${PROJECT_BINARY_DIR}/gradlane-config-version.cmake)
+  set(find_nccl ${PROJECT_BINARY_DIR}/FindNCCL.cmake)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/gradlane-config.cmake.in ${config} @ONLY)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake ${find_nccl} COPYONLY)
   write_basic_package_version_file(${version} COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 
   foreach(name IN LISTS components)
@@ -51,7 +59,7 @@ function(gradlane_package)
     endif()
   endforeach()
   if(GRADLANE_INSTALL)
-    install(FILES ${config} ${version} DESTINATION ${destination})
+    install(FILES ${config} ${version} ${find_nccl} DESTINATION ${destination})
     install(
       DIRECTORY ${PROJECT_SOURCE_DIR}/include/
       DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}

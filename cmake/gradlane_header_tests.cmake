@@ -2,30 +2,50 @@
 include_guard()
 include(gradlane_warnings)
 
-# gradlane_header_tests(<component> HEADERS <path below include/>...)
+# gradlane_header_tests(<component> HEADERS <path below include/>... [TOGETHER <path>...] [NVCC])
 #
 # One program that proves that each header compiles alone, may be included twice, and may be linked
 # twice: a source file per header that includes nothing else, and two that include all headers, so
-# that whatever a header forgets to make inline is defined at least three times.
+# that whatever a header forgets to make inline is defined at least three times. TOGETHER names
+# headers that only those two include.
+#
+# With NVCC the second of the two is a .cu, so that a header that means different things to the two
+# compilers is found out; *.cuh are included there and, each alone, by a .cu of their own.
 function(gradlane_header_tests component)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NVCC" "" "HEADERS;TOGETHER")
   set(name headers_${component}_test)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${component})
-  set(all "")
+  set(first "")
+  set(second "")
+  set(second_suffix cpp)
+  if(arg_NVCC)
+    set(second_suffix cu)
+  endif()
   set(sources ${CMAKE_CURRENT_SOURCE_DIR}/main.cpp)
-  foreach(header IN LISTS arg_HEADERS)
-    set(source ${folder}/${header}.cpp)
+  foreach(header IN LISTS arg_HEADERS arg_TOGETHER)
     set(include "#include <${header}>\n")
-    file(CONFIGURE OUTPUT ${source} CONTENT "${include}${include}" @ONLY)
-    list(APPEND sources ${source})
-    string(APPEND all "${include}")
+    string(APPEND second "${include}")
+    set(suffix cu)
+    if(header MATCHES "\\.hpp$")
+      string(APPEND first "${include}")
+      set(suffix cpp)
+    endif()
+    if(header IN_LIST arg_HEADERS)
+      set(source ${folder}/${header}.${suffix})
+      file(CONFIGURE OUTPUT ${source} CONTENT "${include}${include}" @ONLY)
+      list(APPEND sources ${source})
+    endif()
   endforeach()
   foreach(unit first second)
-    set(source ${folder}/${unit}.cpp)
+    set(suffix cpp)
+    if(unit STREQUAL "second")
+      set(suffix ${second_suffix})
+    endif()
+    set(source ${folder}/${unit}.${suffix})
     file(
       CONFIGURE
       OUTPUT ${source}
-      CONTENT "${all}void const* ${unit}() { return &gradlane::no_deadline; }\n"
+      CONTENT "${${unit}}void const* ${unit}() { return &gradlane::no_deadline; }\n"
       @ONLY
     )
     list(APPEND sources ${source})
@@ -35,4 +55,9 @@ function(gradlane_header_tests component)
   gradlane_warnings(${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS headers)
+  if(arg_NVCC)
+    target_link_libraries(${name} PRIVATE CUDA::cudart)
+    add_dependencies(gpu ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "headers;gpu")
+  endif()
 endfunction()

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 include_guard()
 
-# gradlane_mpiexec(<variable> <ranks> <target>): the command line that runs a program on n ranks.
+# gradlane_mpiexec(<variable> <ranks> <target>): the command line that runs a program on n ranks,
+# each under the target's emulator where it has one.
 function(gradlane_mpiexec variable ranks target)
+  get_target_property(emulator ${target} CROSSCOMPILING_EMULATOR)
+  if(NOT emulator)
+    set(emulator "")
+  endif()
   set(${variable}
     ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
-    $<TARGET_FILE:${target}> ${MPIEXEC_POSTFLAGS}
+    ${emulator} $<TARGET_FILE:${target}> ${MPIEXEC_POSTFLAGS}
     PARENT_SCOPE
   )
 endfunction()

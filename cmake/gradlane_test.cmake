@@ -13,25 +13,41 @@ macro(gradlane_subdirectories)
   endforeach()
 endmacro()
 
-# gradlane_test(<path>.cpp [LINK <target>...] [RANKS <n>...] [CLIQUES <n>] [LABELS <label>...]
-#               [TIMEOUT <seconds>] [SANITIZE])
+# gradlane_test(<path> [LINK <target>...] [RANKS <n>...] [CLIQUES <n>] [LABELS <label>...]
+#               [TIMEOUT <seconds>] [SANITIZE] [SCHEDULES <n>])
 #
 # One program from one source file; the path is relative to tests/. Program and test are called by
-# that path with _ for / and without .cpp. Each doctest case is a test of its own, "name: case".
+# that path with _ for / and without .cpp or .cu. Each doctest case is a test of its own, "name: case".
 # With RANKS the program runs as a whole on n MPI ranks instead, once for each n: "name.ranks<n>".
 # Where MPI is absent such tests are skipped, and so are all that link gradlane::mpi.
 #
 # CLIQUES makes MPICH pretend that the ranks sit on that many nodes and appends ".cliques<n>" to
 # the names; the same file may be registered with and without. The first folder of the path is a
 # label. SANITIZE keeps an MPI test in builds with GRADLANE_SANITIZE, which leave them out.
+#
+# A test is a CUDA test if its file ends in .cu or it links gradlane::cuda or gradlane::nccl. It has
+# the label gpu, runs under GRADLANE_PTXSIM where that is set, and is skipped where there is no GPU.
+# SCHEDULES adds, under ptxsim, "name[.ranks<n>].schedules<n>": the whole program in as many random
+# orders of its work, each one that its streams and events allow.
 function(gradlane_test path)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZE" "CLIQUES;TIMEOUT" "LINK;RANKS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZE" "CLIQUES;TIMEOUT;SCHEDULES" "LINK;RANKS;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gradlane_test(${path}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
-  string(REGEX REPLACE "\\.cpp$" "" name ${path})
+  string(REGEX REPLACE "\\.(cpp|cu)$" "" name ${path})
   string(REGEX REPLACE "/.*" "" folder ${path})
   string(REPLACE "/" "_" name ${name})
+  set(needs_cuda FALSE)
+  if(path MATCHES "\\.cu$" OR arg_LINK MATCHES "gradlane::(cuda|nccl)")
+    set(needs_cuda TRUE)
+  endif()
+  if(needs_cuda AND NOT gradlane_nvcc)
+    return()  # said once, where nvcc was looked for
+  endif()
+  if("gradlane::nccl" IN_LIST arg_LINK AND NOT gradlane_nccl)
+    message(STATUS "test ${name}: skipped, no NCCL")
+    return()
+  endif()
   set(needs_mpi FALSE)
   if(arg_RANKS OR "gradlane::mpi" IN_LIST arg_LINK)
     set(needs_mpi TRUE)
@@ -53,14 +69,24 @@ function(gradlane_test path)
     else()
       target_link_libraries(${name} PRIVATE gradlane_doctest_main gradlane::core ${arg_LINK})
     endif()
+    if(needs_cuda)
+      target_link_libraries(${name} PRIVATE gradlane_needs_gpu gradlane::cuda)
+      set_target_properties(${name} PROPERTIES CROSSCOMPILING_EMULATOR "${GRADLANE_PTXSIM}")
+      add_dependencies(gpu ${name})
+    endif()
   endif()
 
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
   set(labels ${folder} ${arg_LABELS})
+  set(properties TIMEOUT ${arg_TIMEOUT})
+  if(needs_cuda)
+    list(APPEND labels gpu)
+    list(APPEND properties SKIP_RETURN_CODE 77)
+  endif()
   if(NOT arg_RANKS)
-    doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES TIMEOUT ${arg_TIMEOUT})
+    doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${properties})
     # A list survives doctest's PROPERTIES only as its first item; ctest reads this file last.
     set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
     file(
@@ -73,6 +99,9 @@ endif()
       @ONLY
     )
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+    if(arg_SCHEDULES AND GRADLANE_PTXSIM)
+      gradlane_schedules_test(${name} ${arg_SCHEDULES} $<TARGET_FILE:${name}>)
+    endif()
     return()
   endif()
   foreach(ranks IN LISTS arg_RANKS)
@@ -81,9 +110,22 @@ endif()
       string(APPEND entry .cliques${arg_CLIQUES})
     endif()
     gradlane_add_ranks_test(${entry} ${ranks} ${name})
-    set_tests_properties(${entry} PROPERTIES LABELS "${labels}" TIMEOUT ${arg_TIMEOUT})
+    set_tests_properties(${entry} PROPERTIES LABELS "${labels}" ${properties})
     if(arg_CLIQUES)
       set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT MPIR_CVAR_NUM_CLIQUES=${arg_CLIQUES})
     endif()
+    if(arg_SCHEDULES AND GRADLANE_PTXSIM)
+      gradlane_mpiexec(command ${ranks} ${name})
+      gradlane_schedules_test(${entry} ${arg_SCHEDULES} ${command})
+    endif()
   endforeach()
+endfunction()
+
+# gradlane_schedules_test(<entry> <n> <command>...): runs a command under ptxsim in n random orders.
+function(gradlane_schedules_test entry count)
+  set(name ${entry}.schedules${count})
+  add_test(
+    NAME ${name} COMMAND ${gradlane_tests_dir}/support/schedules.sh ${count} ${GRADLANE_PTXSIM} ${ARGN}
+  )
+  set_tests_properties(${name} PROPERTIES LABELS "gpu;schedules" TIMEOUT 1200 PROCESSORS 2)
 endfunction()

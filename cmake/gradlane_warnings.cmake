@@ -21,5 +21,6 @@ function(gradlane_warnings target)
       -Wextra-semi
       -Wnull-dereference
       -Wdouble-promotion>
+      $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow>
   )
 endfunction()

@@ -14,7 +14,9 @@ namespace bert {
 /// What the user gave cannot be used: a file that is not there, text too short, wrong settings.
 class input_error : public gradlane::error {
  public:
-  using gradlane::error::error;
+  explicit input_error(std::string_view message,
+                       std::source_location at = std::source_location::current())
+      : error{message, at} {}
 };
 
 /// A fault of one file; the message begins with its path.
@@ -34,7 +36,10 @@ class file_error : public gradlane::error {
 /// A file that is truncated, damaged, or of another kind or version than its name says.
 class damaged_file_error : public file_error {
  public:
-  using file_error::file_error;
+  damaged_file_error(std::filesystem::path const& path,
+                     std::string_view message,
+                     std::source_location at = std::source_location::current())
+      : file_error{path, message, at} {}
 };
 
 /// A file that the system cannot open, read, write, sync or rename.

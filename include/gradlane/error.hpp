@@ -33,6 +33,9 @@ class error : public std::runtime_error {
   std::source_location where_;
 };
 
+// Each class below spells its constructor out: where constructors with a default argument of
+// source_location are inherited, nvcc 13.0 fails with an internal error.
+
 /// An argument that breaks a documented precondition: a bound that is NaN, an unknown parameter.
 class contract_error : public error {
  public:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs a copy of `source` with and without MPI, compares the two, moves one to ${work}/moved and
+# Installs a copy of `source` with and without MPI, CUDA and NCCL, compares the two, moves one to ${work}/moved and
 # removes what it came from.
 cmake_minimum_required(VERSION 3.25)
 
@@ -16,11 +16,14 @@ foreach(part CMakeLists.txt LICENSE cmake include)
 endforeach()
 set(parts -DGRADLANE_TESTS=OFF -DGRADLANE_EXAMPLES=OFF -DGRADLANE_BENCH=OFF)
 foreach(variant with without)
-  set(mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=OFF)
+  set(dependencies -DCMAKE_DISABLE_FIND_PACKAGE_MPI=OFF -DGRADLANE_CUDA=ON)
   if(variant STREQUAL "without")
-    set(mpi -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
+    set(dependencies -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DGRADLANE_CUDA=OFF)
   endif()
-  run(${CMAKE_COMMAND} -S ${work}/source -B ${work}/build_${variant} ${arguments} ${parts} ${mpi})
+  run(
+    ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build_${variant} ${arguments} ${parts}
+    ${dependencies}
+  )
   run(${CMAKE_COMMAND} --install ${work}/build_${variant} --prefix ${work}/${variant})
 endforeach()
 run(diff -r ${work}/with ${work}/without)

@@ -14,9 +14,16 @@
 /// small function objects that a device invokes with them (trivially copyable, at most 64 bytes).
 namespace gradlane {
 
+namespace detail {
+
+// Kernels may read these, but not call numeric_limits.
+inline constexpr double largest_double = std::numeric_limits<double>::max();
+inline constexpr double not_a_number   = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace detail
+
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr bool is_finite(double value) noexcept {
-  constexpr auto largest = std::numeric_limits<double>::max();
-  return value <= largest && value >= -largest;
+  return value <= detail::largest_double && value >= -detail::largest_double;
 }
 
 /// min(1, threshold / norm): 1 for a norm of 0, NaN where the norm is not finite or the threshold
@@ -25,9 +32,7 @@ namespace gradlane {
 /// Source: Pascanu et al. 2013, arXiv 1211.5063, algorithm 1.
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr double clip_factor(double norm,
                                                                 double threshold) noexcept {
-  if (!is_finite(norm) || threshold != threshold) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
+  if (!is_finite(norm) || threshold != threshold) { return detail::not_a_number; }
   return norm > threshold ? threshold / norm : 1.0;
 }
 
@@ -43,7 +48,7 @@ struct loss_scaling {
   [[nodiscard]] GRADLANE_HOST_DEVICE double value() const noexcept {
     if (scale == nullptr) { return 1.0; }
     auto const given = static_cast<double>(*scale);
-    return given > 0 && is_finite(given) ? given : std::numeric_limits<double>::quiet_NaN();
+    return given > 0 && is_finite(given) ? given : not_a_number;
   }
   [[nodiscard]] GRADLANE_HOST_DEVICE double divisor() const noexcept {
     return unscale ? value() : 1.0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>    // for bucket_plan
-#include <gradlane/clip/threshold.hpp>  // for threshold_policy, equal, adaptive, check_bound
-#include <gradlane/detail/to_text.hpp>  // for to_text
+#include <gradlane/buckets/plan.hpp>        // for bucket_plan
+#include <gradlane/clip/threshold.hpp>      // for threshold_policy, equal, adaptive, check_bound
+#include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
+#include <gradlane/detail/to_text.hpp>      // for to_text
 
 #include <concepts>  // for same_as
 #include <cstdint>   // for uint8_t
@@ -21,7 +22,7 @@ enum class clip_scope : std::uint8_t {
   reduced_total  ///< the norm of the whole reduced gradient
 };
 
-[[nodiscard]] constexpr bool measures_locally(clip_scope scope) noexcept {
+[[nodiscard]] GRADLANE_HOST_DEVICE constexpr bool measures_locally(clip_scope scope) noexcept {
   return scope == clip_scope::local_bucket || scope == clip_scope::local_total;
 }
 

@@ -149,15 +149,15 @@ struct avx2_loops {
   }
 
  protected:
-  using f32x4 [[gnu::vector_size(16)]] = float;
-  using f32x8 [[gnu::vector_size(32)]] = float;
-  using f64x4 [[gnu::vector_size(32)]] = double;
-  using i16x8 [[gnu::vector_size(16)]] = std::int16_t;
-  using u16x8 [[gnu::vector_size(16)]] = std::uint16_t;
-  using i32x4 [[gnu::vector_size(16)]] = std::int32_t;
-  using i32x8 [[gnu::vector_size(32)]] = std::int32_t;
-  using u32x8 [[gnu::vector_size(32)]] = std::uint32_t;
-  using i64x4 [[gnu::vector_size(32)]] = std::int64_t;
+  using f32x4 = float __attribute__((vector_size(16)));
+  using f32x8 = float __attribute__((vector_size(32)));
+  using f64x4 = double __attribute__((vector_size(32)));
+  using i16x8 = std::int16_t __attribute__((vector_size(16)));
+  using u16x8 = std::uint16_t __attribute__((vector_size(16)));
+  using i32x4 = std::int32_t __attribute__((vector_size(16)));
+  using i32x8 = std::int32_t __attribute__((vector_size(32)));
+  using u32x8 = std::uint32_t __attribute__((vector_size(32)));
+  using i64x4 = std::int64_t __attribute__((vector_size(32)));
 
   template <class V>
   [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static V load(void const* from) noexcept {
@@ -263,11 +263,11 @@ struct avx512_loops : avx2_loops {
   }
 
  private:
-  using f64x8 [[gnu::vector_size(64)]]  = double;
-  using i16x16 [[gnu::vector_size(32)]] = std::int16_t;
-  using u16x16 [[gnu::vector_size(32)]] = std::uint16_t;
-  using i32x16 [[gnu::vector_size(64)]] = std::int32_t;
-  using u32x16 [[gnu::vector_size(64)]] = std::uint32_t;
+  using f64x8  = double __attribute__((vector_size(64)));
+  using i16x16 = std::int16_t __attribute__((vector_size(32)));
+  using u16x16 = std::uint16_t __attribute__((vector_size(32)));
+  using i32x16 = std::int32_t __attribute__((vector_size(64)));
+  using u32x16 = std::uint32_t __attribute__((vector_size(64)));
 
   template <class V>
   [[gnu::target("avx512f,avx512bw"), gnu::always_inline]] static V load_512(
