@@ -8,7 +8,7 @@
 
 #include <support/rounding.hpp>  // for nearest, same, finite_values, integers
 
-#include <algorithm>  // for all_of, copy
+#include <algorithm>  // for all_of, copy, equal
 #include <array>      // for array
 #include <bit>        // for bit_cast
 #include <cmath>      // for frexp, isfinite, isinf, isnan, ldexp
@@ -413,4 +413,71 @@ TEST_CASE("kernels::zero and copy move bytes, and nothing of an empty view") {
   CHECK(to == std::vector<std::int64_t>{1, 0, 0, 7});
   kernels::zero(buffer_view{});
   kernels::copy(buffer_view{}, buffer_view{});
+}
+
+TEST_CASE("kernels::dot_products have the bits of plain sums in 16 lanes, at any alignment") {
+  with_all_types([]<class T>(T) {
+    for (auto const size : sizes) {
+      auto const x = finite_values<T>(size, size);
+      auto const y = finite_values<T>(size, size + 1);
+      auto lanes   = std::array<std::array<double, 16>, 3>{};
+      for (std::size_t i = 0; i < size; ++i) {
+        lanes[0][i % 16] += to_double(x[i]) * to_double(y[i]);
+        lanes[1][i % 16] += to_double(x[i]) * to_double(x[i]);
+        lanes[2][i % 16] += to_double(y[i]) * to_double(y[i]);
+      }
+      for (auto& sums : lanes) {
+        for (std::size_t half = 8; half > 0; half /= 2) {
+          for (std::size_t i = 0; i < half; ++i) { sums[i] += sums[i + half]; }
+        }
+      }
+      for (auto const offset : {std::size_t{0}, std::size_t{1}, std::size_t{5}}) {
+        auto left  = fenced<T>{x, offset};
+        auto right = fenced<T>{y, 2 * offset};
+        with_all_loops([&]<class Loops>(Loops) {
+          auto const found = kernels::dot_products<Loops>(left.span(), right.span());
+          CHECK(same(found.dot, lanes[0][0]));
+          CHECK(same(found.a, lanes[1][0]));
+          CHECK(same(found.b, lanes[2][0]));
+        });
+      }
+    }
+  });
+}
+
+TEST_CASE("kernels::combine has the same bits in all loops, in place too, and touches no more") {
+  with_all_types([]<class T>(T) {
+    using wide = std::conditional_t<sizeof(T) == 8, double, float>;
+    for (auto const size : sizes) {
+      auto const x = finite_values<T>(size, size);
+      auto const y = finite_values<T>(size, size + 1);
+      for (auto const c : {pair_coefficients{}, {0.3, 1.7}, {1.5, 1.5}, {5e56, -0.2}, {0.5, 0.5}}) {
+        auto expected = std::vector<T>{};
+        for (std::size_t i = 0; i < size; ++i) {
+          auto a        = c.a * to_double(x[i]);
+          auto const b  = c.b * to_double(y[i]);
+          auto const ab = static_cast<wide>(a + b);
+          expected.push_back(static_cast<T>(ab));
+        }
+        with_all_loops([&]<class Loops>(Loops) {
+          auto left      = fenced<T>{x, 3};
+          auto right     = fenced<T>{y, 1};
+          auto result    = fenced<T>{x, 2};
+          auto const all = [&](std::span<T> found) {
+            return std::equal(found.begin(), found.end(), expected.begin(), same<T>);
+          };
+          kernels::combine<Loops>(left.span(), right.span(), c, result.span());
+          CHECK(all(result.span()));
+          kernels::combine<Loops>(left.span(), right.span(), c, left.span());
+          CHECK(all(left.span()));
+          left = fenced<T>{x, 3};
+          kernels::combine<Loops>(left.span(), right.span(), c, right.span());
+          CHECK(all(right.span()));
+          CHECK(left.intact());
+          CHECK(right.intact());
+          CHECK(result.intact());
+        });
+      }
+    }
+  });
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>    // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>       // for device, non_finite_location, timeout
-#include <gradlane/error.hpp>          // for contract_error, timeout_error
-#include <gradlane/host/event.hpp>     // for event
-#include <gradlane/host/kernels.hpp>   // for cast, pack, scale, …
-#include <gradlane/host/memory.hpp>    // for buffer, tensor_list, staging_pool
-#include <gradlane/host/progress.hpp>  // for progress_function, progress_registration
-#include <gradlane/host/stream.hpp>    // for stream
-#include <gradlane/host/task.hpp>      // for task
-#include <gradlane/types.hpp>          // for dtype, name_of, size_of, stream_priority
+#include <gradlane/adasum/combine.hpp>  // for pair_products
+#include <gradlane/adasum/device.hpp>   // for adasum_device
+#include <gradlane/buffer_view.hpp>     // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>        // for device, non_finite_location, timeout
+#include <gradlane/error.hpp>           // for contract_error, timeout_error
+#include <gradlane/host/event.hpp>      // for event
+#include <gradlane/host/kernels.hpp>    // for cast, pack, scale, …
+#include <gradlane/host/memory.hpp>     // for buffer, tensor_list, staging_pool
+#include <gradlane/host/progress.hpp>   // for progress_function, progress_registration
+#include <gradlane/host/stream.hpp>     // for stream
+#include <gradlane/host/task.hpp>       // for task
+#include <gradlane/types.hpp>           // for dtype, name_of, size_of, stream_priority
 
 #include <chrono>           // for duration, seconds
 #include <cmath>            // for isfinite
@@ -202,15 +204,10 @@ class device {
             tensor_list const& to,
             double* sum,
             std::source_location at = std::source_location::current()) {
-    auto const in  = from.tensors();
-    auto const out = to.tensors();
-    expects_fit("pack (tensors)", in.size(), out.size(), at);
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      expects_fit("pack", in[i].count(), out[i].count(), at);
-    }
+    expects_fit("pack", from, to, at);
     expects_floating("pack", from.type(), at);
     expects_floating("pack", to.type(), at);
-    enqueue(on, [in, out, sum] { kernels::pack(in, out, sum); });
+    enqueue(on, [in = from.tensors(), out = to.tensors(), sum] { kernels::pack(in, out, sum); });
   }
 
   void first_non_finite(stream& on,
@@ -221,6 +218,30 @@ class device {
     expects_floating("first_non_finite", list.type(), at);
     enqueue(on, [in = list.tensors(), sum, where] {
       *where = std::isfinite(*sum) ? non_finite_location{} : kernels::first_non_finite(in);
+    });
+  }
+
+  // --- Adasum (see adasum_device)
+
+  void dot_products(stream& on,
+                    tensor_list const& a,
+                    tensor_list const& b,
+                    pair_products* out,
+                    std::source_location at = std::source_location::current()) {
+    expects_alike("dot_products", a, b, at);
+    enqueue(on, [x = a.tensors(), y = b.tensors(), out] { kernels::dot_products(x, y, out); });
+  }
+
+  void combine(stream& on,
+               tensor_list const& a,
+               tensor_list const& b,
+               pair_products const* products,
+               tensor_list const& out,
+               std::source_location at = std::source_location::current()) {
+    expects_alike("combine", a, b, at);
+    expects_alike("combine", a, out, at);
+    enqueue(on, [x = a.tensors(), y = b.tensors(), products, to = out.tensors()] {
+      kernels::combine(x, y, products, to);
     });
   }
 
@@ -269,6 +290,33 @@ class device {
     }
   }
 
+  static void expects_fit(char const* what,
+                          tensor_list const& in,
+                          tensor_list const& out,
+                          std::source_location at) {
+    auto const a = in.tensors();
+    auto const b = out.tensors();
+    if (a.size() != b.size()) {
+      throw contract_error{std::string{"host::device::"} + what + ": the lists hold " +
+                               std::to_string(a.size()) + " and " + std::to_string(b.size()) +
+                               " tensors",
+                           at};
+    }
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      expects_fit(what, a[i].count(), b[i].count(), at);
+    }
+  }
+
+  /// Lists of the same floating type and shapes.
+  static void expects_alike(char const* what,
+                            tensor_list const& a,
+                            tensor_list const& b,
+                            std::source_location at) {
+    expects_fit(what, a, b, at);
+    expects_same(what, a.type(), b.type(), at);
+    expects_floating(what, a.type(), at);
+  }
+
   static void expects_same(char const* what, dtype in, dtype out, std::source_location at) {
     if (in != out) {
       throw contract_error{std::string{"host::device::"} + what + ": the input is " +
@@ -291,6 +339,6 @@ class device {
   std::shared_ptr<staging_pool> staging_       = std::make_shared<staging_pool>();
 };
 
-static_assert(gradlane::device<device>);
+static_assert(gradlane::device<device> && adasum_device<device>);
 
 }  // namespace gradlane::host

@@ -21,6 +21,15 @@ using block = std::array<T, block_size>;
 inline constexpr std::size_t square_lane_count = 32;
 using square_lanes                             = std::array<double, square_lane_count>;
 
+/// Partial sums of x·y, x² and y²: element i of a pair of tensors goes to lane i mod 16.
+inline constexpr std::size_t product_lane_count = 16;
+struct product_lanes {
+  using lanes = std::array<double, product_lane_count>;
+  lanes dot{};
+  lanes x{};
+  lanes y{};
+};
+
 /// The inner loops of all kernels in plain C++, for any machine; what `avx2_loops` must equal.
 ///
 /// The square of a float is exact in double, so that a fused multiply-add changes no bit.
@@ -36,6 +45,34 @@ struct portable_loops {
       }
     }
     lanes = sums;
+  }
+
+  /// Adds x[i]·y[i], x[i]² and y[i]² to lane i mod 16; the size of x and y is a multiple of 16.
+  template <class T>
+  static void add_products(product_lanes& lanes,
+                           std::span<T const> x,
+                           std::span<T const> y) noexcept {
+    auto sums = lanes;
+    for (std::size_t i = 0; i < x.size(); i += product_lane_count) {
+      for (std::size_t lane = 0; lane < product_lane_count; ++lane) {
+        auto const a = static_cast<double>(x[i + lane]);
+        auto const b = static_cast<double>(y[i + lane]);
+        sums.dot[lane] += a * b;
+        sums.x[lane] += a * a;
+        sums.y[lane] += b * b;
+      }
+    }
+    lanes = sums;
+  }
+
+  /// x[i] = cx · x[i] + cy · y[i] in fp64, each product rounded, and at last the sum to T.
+  template <class T>
+  static void combine(block<T>& x, block<T> const& y, double cx, double cy) noexcept {
+    for (std::size_t i = 0; i < block_size; ++i) {
+      auto const a = cx * static_cast<double>(x[i]);
+      auto const b = cy * static_cast<double>(y[i]);
+      x[i]         = static_cast<T>(a + b);
+    }
   }
 
   /// out[i] = in[i], exact.
@@ -102,6 +139,59 @@ struct avx2_loops {
     store(&lanes[20], s5);
     store(&lanes[24], s6);
     store(&lanes[28], s7);
+  }
+
+  template <class T>
+  [[gnu::target("avx2,fma,f16c")]] static void add_products(product_lanes& lanes,
+                                                            std::span<T const> x,
+                                                            std::span<T const> y) noexcept {
+    constexpr std::size_t registers = product_lane_count / 4;
+    f64x4 dots[registers];
+    f64x4 xs[registers];
+    f64x4 ys[registers];
+    for (std::size_t r = 0; r < registers; ++r) {
+      dots[r] = load<f64x4>(&lanes.dot[4 * r]);
+      xs[r]   = load<f64x4>(&lanes.x[4 * r]);
+      ys[r]   = load<f64x4>(&lanes.y[4 * r]);
+    }
+    auto const* b = y.data();
+    for (auto const *a = x.data(), *end = a + x.size(); a != end; a += 16, b += 16) {
+#pragma GCC unroll 4
+      for (std::size_t r = 0; r < registers; ++r) {
+        auto const left  = load_f64(a + 4 * r);
+        auto const right = load_f64(b + 4 * r);
+        dots[r] += rounded(a, left * right);
+        xs[r] += rounded(a, left * left);
+        ys[r] += rounded(a, right * right);
+      }
+    }
+    for (std::size_t r = 0; r < registers; ++r) {
+      store(&lanes.dot[4 * r], dots[r]);
+      store(&lanes.x[4 * r], xs[r]);
+      store(&lanes.y[4 * r], ys[r]);
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void combine(block<float>& x,
+                                                       block<float> const& y,
+                                                       double cx,
+                                                       double cy) noexcept {
+    auto const scale_x = f64x4{} + cx;
+    auto const scale_y = f64x4{} + cy;
+    for (std::size_t i = 0; i < block_size; i += 4) {
+      store(&x[i], to_f32(weighted_sum(load_f64(&x[i]), scale_x, load_f64(&y[i]), scale_y)));
+    }
+  }
+
+  [[gnu::target("avx2,fma,f16c")]] static void combine(block<double>& x,
+                                                       block<double> const& y,
+                                                       double cx,
+                                                       double cy) noexcept {
+    auto const scale_x = f64x4{} + cx;
+    auto const scale_y = f64x4{} + cy;
+    for (std::size_t i = 0; i < block_size; i += 4) {
+      store(&x[i], weighted_sum(load_f64(&x[i]), scale_x, load_f64(&y[i]), scale_y));
+    }
   }
 
   [[gnu::target("avx2,fma,f16c")]] static void widen(block<bf16> const& in,
@@ -172,18 +262,37 @@ struct avx2_loops {
     std::memcpy(to, &value, sizeof value);
   }
 
-  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 square4(
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 load_f64(
       float const* from) noexcept {
-    auto const x = to_f64(load<f32x4>(from));
-    return x * x;
+    return to_f64(load<f32x4>(from));
+  }
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 load_f64(
+      double const* from) noexcept {
+    return load<f64x4>(from);
   }
 
+  /// A product that is not to be contracted with an addition, where that would change bits: of
+  /// elements of type T it does for double.
+  template <class T>
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 rounded(
+      T const* /*elements*/, f64x4 product) noexcept {
+    if constexpr (sizeof(T) == sizeof(double)) { asm("" : "+x"(product)); }
+    return product;
+  }
+
+  template <class T>
   [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 square4(
-      double const* from) noexcept {
-    auto const x = load<f64x4>(from);
-    auto square  = x * x;
-    asm("" : "+x"(square));  // not to be contracted with the addition: here it would change bits
-    return square;
+      T const* from) noexcept {
+    auto const x = load_f64(from);
+    return rounded(from, x * x);
+  }
+
+  [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 weighted_sum(
+      f64x4 x, f64x4 cx, f64x4 y, f64x4 cy) noexcept {
+    auto a = x * cx;
+    auto b = y * cy;
+    asm("" : "+x"(a), "+x"(b));  // not to be contracted
+    return a + b;
   }
 
   [[gnu::target("avx2,fma,f16c"), gnu::always_inline]] static f64x4 magnitude(f64x4 x) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/adasum/combine.hpp>    // for adasum_coefficients, pair_products
 #include <gradlane/buffer_view.hpp>       // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>          // for non_finite_location
 #include <gradlane/detail/smaller.hpp>    // for smaller
@@ -174,6 +175,14 @@ void store(block<Wide>& x, float c, buffer_view out) noexcept {
   }
 }
 
+template <std::size_t Lanes>
+[[nodiscard]] double tree_sum(std::array<double, Lanes> sums) noexcept {
+  for (auto half = Lanes / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) { sums[i] += sums[i + half]; }
+  }
+  return sums[0];
+}
+
 /// out += x, added in the wider of the two types.
 template <class Out, class Wide>
 void add_to(buffer_view out, block<Wide> const& x) noexcept {
@@ -204,16 +213,44 @@ class square_sum {
     }
   }
 
-  [[nodiscard]] double total() const noexcept {
-    auto sums = lanes_;
-    for (auto half = sums.size() / 2; half > 0; half /= 2) {
-      for (std::size_t i = 0; i < half; ++i) { sums[i] += sums[i + half]; }
-    }
-    return sums[0];
-  }
+  [[nodiscard]] double total() const noexcept { return detail::tree_sum(lanes_); }
 
  private:
   square_lanes lanes_{};
+};
+
+/// The products of one pair of tensors in fp64: element i goes to lane i mod 16, the lanes as a
+/// tree at the end.
+template <class Loops>
+class product_sum {
+ public:
+  /// The size of each part but the last must be a multiple of the lanes.
+  template <class T>
+  void add(std::span<T const> x, std::span<T const> y) noexcept {
+    auto const whole = x.size() / product_lane_count * product_lane_count;
+    Loops::add_products(lanes_, x.first(whole), y.first(whole));
+    if (whole != x.size()) {
+      auto const left  = padded(x.subspan(whole));
+      auto const right = padded(y.subspan(whole));
+      Loops::add_products(lanes_, std::span<T const>{left}, std::span<T const>{right});
+    }
+  }
+
+  [[nodiscard]] pair_products total() const noexcept {
+    return {.dot = detail::tree_sum(lanes_.dot),
+            .a   = detail::tree_sum(lanes_.x),
+            .b   = detail::tree_sum(lanes_.y)};
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] static std::array<T, product_lane_count> padded(std::span<T const> rest) noexcept {
+    auto result = std::array<T, product_lane_count>{};
+    std::memcpy(result.data(), rest.data(), rest.size_bytes());
+    return result;
+  }
+
+  product_lanes lanes_{};
 };
 
 inline void zero(buffer_view x) noexcept {
@@ -284,6 +321,44 @@ void accumulate(const_buffer_view in, buffer_view out) {
   });
 }
 
+/// x·y, ‖x‖² and ‖y‖² of tensors of one type and size.
+template <class Loops>
+[[nodiscard]] pair_products dot_products(const_buffer_view x, const_buffer_view y) {
+  auto sum = product_sum<Loops>{};
+  detail::with_wide_type(x.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(x, [&](const_buffer_view left, std::size_t first) {
+      auto const right = detail::part_of(y, first, left.count());
+      detail::prefetch_after(right);
+      if (left.type() == dtype_of<Wide>) { return sum.add(left.as<Wide>(), right.as<Wide>()); }
+      block<Wide> a;  // NOLINT(*-member-init): filled by load
+      block<Wide> b;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(left, a);
+      detail::load<Loops>(right, b);
+      sum.add(std::span<Wide const>{a}.first(left.count()),
+              std::span<Wide const>{b}.first(left.count()));
+    });
+  });
+  return sum.total();
+}
+
+/// out[i] = c.a · x[i] + c.b · y[i] in fp64, rounded to the type in which elements are worked on
+/// and from there to out's. In place where `out` is x or y.
+template <class Loops>
+void combine(const_buffer_view x, const_buffer_view y, pair_coefficients c, buffer_view out) {
+  detail::with_wide_type(x.type(), [&]<class Wide>(Wide) {
+    detail::for_each_block(x, [&](const_buffer_view left, std::size_t first) {
+      auto const right = detail::part_of(y, first, left.count());
+      detail::prefetch_after(right);
+      block<Wide> a;  // NOLINT(*-member-init): filled by load
+      block<Wide> b;  // NOLINT(*-member-init): filled by load
+      detail::load<Loops>(left, a);
+      detail::load<Loops>(right, b);
+      Loops::combine(a, b, c.a, c.b);
+      detail::store<Loops>(a, 1.0F, detail::part_of(out, first, left.count()));
+    });
+  });
+}
+
 /// Σ over the tensors, one after the other, of each one's sum of squares.
 [[nodiscard]] inline double sum_of_squares(std::span<buffer_view const> tensors) {
   auto total = 0.0;
@@ -318,6 +393,27 @@ inline void pack(std::span<buffer_view const> in, std::span<buffer_view const> o
     for (std::size_t i = 0; i < in.size(); ++i) { total += pack<Loops>(in[i], out[i]); }
   });
   *sum = total;
+}
+
+/// out[t] = the products of tensors t of both lists.
+inline void dot_products(std::span<buffer_view const> a,
+                         std::span<buffer_view const> b,
+                         pair_products* out) {
+  detail::with_best_loops([&]<class Loops>(Loops) {
+    for (std::size_t t = 0; t < a.size(); ++t) { out[t] = dot_products<Loops>(a[t], b[t]); }
+  });
+}
+
+/// out = adasum(a, b), tensor by tensor, whose products are given.
+inline void combine(std::span<buffer_view const> a,
+                    std::span<buffer_view const> b,
+                    pair_products const* products,
+                    std::span<buffer_view const> out) {
+  detail::with_best_loops([&]<class Loops>(Loops) {
+    for (std::size_t t = 0; t < a.size(); ++t) {
+      combine<Loops>(a[t], b[t], adasum_coefficients(products[t]), out[t]);
+    }
+  });
 }
 
 /// The first Inf or NaN in list order.
