@@ -4,6 +4,9 @@
 /// Everything of gradlane that needs neither CUDA nor MPI.
 
 // IWYU pragma: begin_exports
+#include <gradlane/adasum/combine.hpp>
+#include <gradlane/adasum/device.hpp>
+#include <gradlane/adasum/tree.hpp>
 #include <gradlane/balance/cost.hpp>
 #include <gradlane/balance/deal.hpp>
 #include <gradlane/buckets/parameter.hpp>
