@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config.hpp"       // for model_config
+#include "entropy.hpp"      // for entropy
 #include "matrix_view.hpp"  // for matrix_view, norm_state
 
 #include <algorithm>  // for max
@@ -23,13 +24,17 @@ class activations {
   /// A matrix with a fixed number of columns, whose rows follow the batch.
   class rows_buffer {
    public:
-    explicit rows_buffer(std::size_t columns = 0) : columns_{columns} {}
+    explicit rows_buffer(std::size_t columns) : columns_{columns} {}
     void resize(std::size_t rows) {
       rows_           = rows;
-      auto const size = Device::capacity(rows) * columns_;
+      auto const size = Device::capacity(rows) * Device::stride(columns_);
       if (size > data_.size()) { data_ = typename Device::template buffer<value>(size); }
     }
-    [[nodiscard]] matrix_view<value> view() { return {data_.data(), rows_, columns_}; }
+    [[nodiscard]] matrix_view<value> view() {
+      auto result   = matrix_view<value>{data_.data(), rows_, columns_};
+      result.stride = Device::stride(columns_);
+      return result;
+    }
 
    private:
     std::size_t columns_;
@@ -67,7 +72,7 @@ class activations {
   };
 
   struct layer {
-    rows_buffer qkv;             // (T, 3 H) without bias
+    rows_buffer qkv;             // (T, 3 H)
     reals_buffer lse;            // (A, T)
     rows_buffer context;         // (T, H)
     norm_buffer attention_norm;  // (T, H)
@@ -167,6 +172,10 @@ class activations {
   rows_buffer pooled;       // (B, H)
   rows_buffer next_logits;  // (B, 2)
   reals_buffer next_lse;    // (B)
+
+  // (2) of the masked-LM and of the next-sentence head
+  typename Device::template buffer<entropy> entropies =
+      typename Device::template buffer<entropy>(2);
 
   rows_buffer gradient;               // (T, H) of a layer's output, through the residual path
   rows_buffer gradient_more;          // (T, H) of the same, through the dense path

@@ -37,6 +37,10 @@ class batch_index {
   }
 
   [[nodiscard]] batch const& data() const { return data_; }
+  /// The parts of the batch that operations take as lists of rows and labels.
+  [[nodiscard]] std::vector<std::int32_t> const& predicted() const { return data_.predicted; }
+  [[nodiscard]] std::vector<std::int32_t> const& labels() const { return data_.labels; }
+  [[nodiscard]] std::vector<std::int32_t> const& next() const { return data_.next; }
   [[nodiscard]] std::size_t rows() const { return data_.token_count(); }
   [[nodiscard]] std::size_t length(std::size_t sequence) const {
     return static_cast<std::size_t>(data_.starts[sequence + 1] - data_.starts[sequence]);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
+
 #include <cstddef>      // for size_t
 #include <type_traits>  // for is_const_v
 
@@ -18,7 +20,7 @@ struct matrix_view {
   matrix_view(T* first, std::size_t row_count, std::size_t column_count)
       : data{first}, rows{row_count}, cols{column_count}, stride{column_count} {}
 
-  [[nodiscard]] T* row(std::size_t i) const { return data + i * stride; }
+  [[nodiscard]] GRADLANE_HOST_DEVICE T* row(std::size_t i) const { return data + i * stride; }
   [[nodiscard]] T& operator()(std::size_t i, std::size_t j) const { return data[i * stride + j]; }
   [[nodiscard]] bool empty() const { return rows == 0; }
 

@@ -61,20 +61,42 @@ class model {
     forward_done_ = false;
   }
 
-  /// Runs the batch; the losses are sums, so that any split of a batch gives the same total.
+  /// Runs the batch, without waiting for a device that works on its own.
   /// @param sites  the dropout of this step, with probability 0 for evaluation.
   /// @throws gradlane::contract_error as check(batch) does.
-  losses forward(batch const& data, dropout_sites const& sites) {
+  void start_forward(batch const& data, dropout_sites const& sites) {
     check(data, config_);
-    rows_.assign(data);
+    device_.assign(data, rows_);
     sites_ = sites;
     work_.resize(data.token_count(), data.sequence_count(), data.prediction_count());
     forward_encoder();
-    auto result = losses{};
-    forward_masked_lm(result);
-    if (has_next()) { forward_next_sentence(result); }
+    forward_masked_lm();
+    if (has_next()) { forward_next_sentence(); }
     forward_done_ = true;
+  }
+
+  /// Waits for the losses of the latest forward; sums, so that any split of a batch gives the same
+  /// total.
+  [[nodiscard]] losses sync_losses() {
+    auto result            = losses{};
+    auto const* const sums = work_.entropies.data();
+    auto const masked_lm   = device_.sync_read(sums);
+    result.masked_lm       = masked_lm.loss;
+    result.correct         = masked_lm.correct;
+    result.predictions     = rows_.data().prediction_count();
+    if (has_next()) {
+      auto const next      = device_.sync_read(sums + 1);
+      result.next_sentence = next.loss;
+      result.next_correct  = next.correct;
+      result.sequences     = rows_.data().sequence_count();
+    }
     return result;
+  }
+
+  /// Both in one.
+  losses forward(batch const& data, dropout_sites const& sites) {
+    start_forward(data, sites);
+    return sync_losses();
   }
 
   /// Gradients of masked_lm_scale * losses.masked_lm + next_scale * losses.next_sentence.
@@ -161,16 +183,18 @@ class model {
       auto const at = list_.layer(i);
       auto const x  = input_of(i);
       auto& l       = work_.layers[i];
-      device_.linear(x, weight(at + in_layer::query_weight, 3), l.qkv.view());
+      device_.linear(x,
+                     weight(at + in_layer::query_weight, 3),
+                     tensors(at + in_layer::query_bias, 3),
+                     l.qkv.view());
       device_.attention(rows_,
                         l.qkv.view(),
-                        tensors(at + in_layer::query_bias, 3),
                         config_.num_attention_heads,
                         sites_->attention_heads(i),
                         l.context.view(),
                         l.lse.view());
       device_.linear(
-          l.context.view(), weight(at + in_layer::attention_weight), work_.branch.view());
+          l.context.view(), weight(at + in_layer::attention_weight), {}, work_.branch.view());
       device_.add_norm(rows_,
                        work_.branch.view(),
                        tensor(at + in_layer::attention_bias),
@@ -183,10 +207,12 @@ class model {
                        l.attention_out.view());
       device_.linear(l.attention_out.view(),
                      weight(at + in_layer::intermediate_weight),
+                     {},
                      l.intermediate.view());
       device_.gelu(
           l.intermediate.view(), tensor(at + in_layer::intermediate_bias), l.activated.view());
-      device_.linear(l.activated.view(), weight(at + in_layer::output_weight), work_.branch.view());
+      device_.linear(
+          l.activated.view(), weight(at + in_layer::output_weight), {}, work_.branch.view());
       device_.add_norm(rows_,
                        work_.branch.view(),
                        tensor(at + in_layer::output_bias),
@@ -204,12 +230,13 @@ class model {
     return layer == 0 ? work_.embedded.view() : work_.layers[layer - 1].out.view();
   }
 
-  void forward_masked_lm(losses& result) {
+  void forward_masked_lm() {
     auto const at = list_.heads();
-    device_.gather(
-        input_of(config_.num_hidden_layers), rows_.data().predicted, work_.selected.view());
-    device_.linear(
-        work_.selected.view(), weight(at + in_heads::transform_weight), work_.transformed.view());
+    device_.gather(input_of(config_.num_hidden_layers), rows_.predicted(), work_.selected.view());
+    device_.linear(work_.selected.view(),
+                   weight(at + in_heads::transform_weight),
+                   {},
+                   work_.transformed.view());
     device_.gelu(work_.transformed.view(),
                  tensor(at + in_heads::transform_bias),
                  work_.transform_gelu.view());
@@ -219,30 +246,26 @@ class model {
                  config_.layer_norm_eps,
                  work_.transform_norm.view(),
                  work_.transform_out.view());
-    device_.linear(work_.transform_out.view(), weight(list_.word), work_.logits.view());
-    auto const entropy = device_.cross_entropy(work_.logits.view(),
-                                               tensor(at + in_heads::decoder_bias),
-                                               rows_.data().labels,
-                                               work_.lse.view());
-    result.masked_lm   = entropy.loss;
-    result.correct     = entropy.correct;
-    result.predictions = rows_.data().prediction_count();
+    device_.linear(work_.transform_out.view(),
+                   weight(list_.word),
+                   tensor(at + in_heads::decoder_bias),
+                   work_.logits.view());
+    device_.cross_entropy(
+        work_.logits.view(), rows_.labels(), work_.lse.view(), work_.entropies.data());
   }
 
-  void forward_next_sentence(losses& result) {
+  void forward_next_sentence() {
     auto const at = list_.heads();
     device_.gather(input_of(config_.num_hidden_layers), rows_.first_rows(), work_.first.view());
-    device_.linear(work_.first.view(), weight(at + in_heads::pooler_weight), work_.pooled.view());
-    device_.tanh(work_.pooled.view(), tensor(at + in_heads::pooler_bias), work_.pooled.view());
     device_.linear(
-        work_.pooled.view(), weight(at + in_heads::next_weight), work_.next_logits.view());
-    auto const entropy   = device_.cross_entropy(work_.next_logits.view(),
-                                               tensor(at + in_heads::next_bias),
-                                               rows_.data().next,
-                                               work_.next_lse.view());
-    result.next_sentence = entropy.loss;
-    result.next_correct  = entropy.correct;
-    result.sequences     = rows_.data().sequence_count();
+        work_.first.view(), weight(at + in_heads::pooler_weight), {}, work_.pooled.view());
+    device_.tanh(work_.pooled.view(), tensor(at + in_heads::pooler_bias), work_.pooled.view());
+    device_.linear(work_.pooled.view(),
+                   weight(at + in_heads::next_weight),
+                   tensor(at + in_heads::next_bias),
+                   work_.next_logits.view());
+    device_.cross_entropy(
+        work_.next_logits.view(), rows_.next(), work_.next_lse.view(), work_.entropies.data() + 1);
   }
 
   template <class Step>
@@ -259,7 +282,7 @@ class model {
     auto const logits = work_.next_logits.view();
     auto const pooled = rows_of(work_.gradient_head, logits.rows);
     auto const first  = rows_of(work_.gradient_selected, logits.rows);
-    device_.cross_entropy_gradient(logits, rows_.data().next, work_.next_lse.view(), scale);
+    device_.cross_entropy_gradient(logits, rows_.next(), work_.next_lse.view(), scale);
     device_.column_sums(logits, step.target[at + in_heads::next_bias], acc);
     step.ready(at + in_heads::next_bias);
     weight_gradient(step, logits, work_.pooled.view(), at + in_heads::next_weight);
@@ -280,7 +303,7 @@ class model {
     auto const logits   = work_.logits.view();
     auto const hidden   = rows_of(work_.gradient_head, logits.rows);
     auto const selected = rows_of(work_.gradient_selected, logits.rows);
-    device_.cross_entropy_gradient(logits, rows_.data().labels, work_.lse.view(), scale);
+    device_.cross_entropy_gradient(logits, rows_.labels(), work_.lse.view(), scale);
     device_.column_sums(logits, step.target[at + in_heads::decoder_bias], acc);
     step.ready(at + in_heads::decoder_bias);
     device_.linear_weight_gradient(
@@ -304,7 +327,7 @@ class model {
     step.ready(at + in_heads::transform_bias);
     weight_gradient(step, hidden, work_.selected.view(), at + in_heads::transform_weight);
     device_.linear_input_gradient(hidden, weight(at + in_heads::transform_weight), selected);
-    device_.scatter_add(selected, rows_.data().predicted, work_.gradient.view());
+    device_.scatter_add(selected, rows_.predicted(), work_.gradient.view());
   }
 
   /// Takes the gradient of the layer's output as work_.gradient + more, leaves that of its input
@@ -364,7 +387,6 @@ class model {
         branch, weight(at + in_layer::attention_weight), work_.gradient_context.view());
     device_.attention_gradient(rows_,
                                l.qkv.view(),
-                               tensors(at + in_layer::query_bias, 3),
                                config_.num_attention_heads,
                                sites_->attention_heads(i),
                                l.context.view(),

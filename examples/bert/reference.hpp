@@ -3,14 +3,16 @@
 
 #include "batch_index.hpp"  // for batch_index
 #include "dropout.hpp"      // for row_factor, attention_factor
+#include "entropy.hpp"      // for entropy
 #include "matrix_view.hpp"  // for matrix_view, weight_matrix, norm_state
 
-#include <cmath>    // for sqrt, exp, log, erf, tanh
-#include <cstddef>  // for size_t
-#include <cstdint>  // for int32_t
-#include <numbers>  // for inv_sqrtpi, sqrt2
-#include <span>     // for span
-#include <vector>   // for vector
+#include <algorithm>  // for max
+#include <cmath>      // for sqrt, exp, log, erf, tanh
+#include <cstddef>    // for size_t
+#include <cstdint>    // for int32_t
+#include <numbers>    // for inv_sqrtpi, sqrt2
+#include <span>       // for span
+#include <vector>     // for vector
 
 namespace bert {
 
@@ -36,19 +38,24 @@ class reference_device {
 
   /// Rows that buffers must have room for, given the rows in use.
   [[nodiscard]] static std::size_t capacity(std::size_t rows) { return rows; }
+  /// The stride that matrices of activations must have.
+  [[nodiscard]] static std::size_t stride(std::size_t columns) { return columns; }
 
   /// Announces the flat vector that weight_matrix::offset counts in, anew after each change.
   void load(std::span<T const> parameters) { parameters_ = parameters; }
+
+  /// Takes a batch, which need not outlive the call.
+  void assign(batch const& data, index& rows) const { rows.assign(data); }
 
   void zero(std::span<T> x) const {
     for (auto& element : x) { element = 0; }
   }
 
-  /// y (n, out) = x (n, in) wᵀ
-  void linear(in x, weight_matrix w, out y) const {
+  /// y (n, out) = x (n, in) wᵀ + bias (out), which may be empty
+  void linear(in x, weight_matrix w, std::span<T const> bias, out y) const {
     for (auto i = std::size_t{0}; i < x.rows; ++i) {
       for (auto o = std::size_t{0}; o < w.out; ++o) {
-        auto sum = T{0};
+        auto sum = bias.empty() ? T{0} : bias[o];
         for (auto k = std::size_t{0}; k < w.in; ++k) { sum += x(i, k) * at(w, o, k); }
         y(i, o) = sum;
       }
@@ -285,16 +292,15 @@ class reference_device {
     column_sums(dx, dbias, accumulate);
   }
 
-  /// context (T, H) from qkv (T, 3 H) + bias (3 H), for each sequence and each of the A heads:
+  /// context (T, H) from qkv (T, 3 H), for each sequence and each of the A heads:
   /// softmax(q kᵀ / √d), dropped out, times v. lse (A, T) is the log of each softmax's sum.
   void attention(index const& rows,
                  in qkv,
-                 std::span<T const> bias,
                  std::size_t heads,
                  dropout const& drop,
                  out context,
                  std::span<T> lse) const {
-    for_each_head(rows, qkv, bias, heads, [&](head const& a) {
+    for_each_head(rows, qkv, heads, [&](head const& a) {
       for (auto q = std::size_t{0}; q < a.length; ++q) {
         auto sum = T{0};
         for (auto k = std::size_t{0}; k < a.length; ++k) { sum += std::exp(a.score(q, k)); }
@@ -313,7 +319,6 @@ class reference_device {
   /// dqkv (T, 3 H) from dcontext (T, H)
   void attention_gradient(index const& rows,
                           in qkv,
-                          std::span<T const> bias,
                           std::size_t heads,
                           dropout const& drop,
                           in context,
@@ -321,7 +326,7 @@ class reference_device {
                           in dcontext,
                           out dqkv) const {
     for (auto i = std::size_t{0}; i < dqkv.rows; ++i) { zero({dqkv.row(i), dqkv.cols}); }
-    for_each_head(rows, qkv, bias, heads, [&](head const& a) {
+    for_each_head(rows, qkv, heads, [&](head const& a) {
       auto const scale  = 1 / std::sqrt(static_cast<T>(a.size));
       auto const column = a.number * a.size;
       for (auto q = std::size_t{0}; q < a.length; ++q) {
@@ -357,7 +362,7 @@ class reference_device {
     }
   }
 
-  /// x[rows[i]] += y[i]
+  /// x[rows[i]] += y[i], where rows are distinct
   void scatter_add(in y, std::span<std::int32_t const> rows, out x) const {
     for (auto i = std::size_t{0}; i < rows.size(); ++i) {
       for (auto j = std::size_t{0}; j < x.cols; ++j) {
@@ -366,22 +371,17 @@ class reference_device {
     }
   }
 
-  struct entropy {
-    double loss         = 0;  // summed, not averaged
-    std::size_t correct = 0;  // rows whose label has the largest logit
-  };
-
-  /// Σ_rows -log softmax(logits + bias)[label]. Leaves the biased logits (n, V), and lse (n).
-  entropy cross_entropy(out logits,
-                        std::span<T const> bias,
-                        std::span<std::int32_t const> labels,
-                        std::span<T> lse) const {
+  /// Σ_rows -log softmax(logits)[label] of logits (n, V); leaves the log of each softmax's sum in
+  /// lse (n), and the result in the device's memory.
+  void cross_entropy(in logits,
+                     std::span<std::int32_t const> labels,
+                     std::span<T> lse,
+                     entropy* target) const {
     auto result = entropy{};
     for (auto i = std::size_t{0}; i < labels.size(); ++i) {
-      auto largest = logits(i, 0) + bias[0];
+      auto largest = logits(i, 0);
       auto sum     = T{0};
       for (auto j = std::size_t{0}; j < logits.cols; ++j) {
-        logits(i, j) += bias[j];
         largest = std::max(largest, logits(i, j));
       }
       for (auto j = std::size_t{0}; j < logits.cols; ++j) {
@@ -392,8 +392,11 @@ class reference_device {
       result.loss += static_cast<double>(lse[i] - correct);
       result.correct += correct == largest ? 1 : 0;
     }
-    return result;
+    *target = result;
   }
+
+  /// A result, when the operations before have come to it.
+  [[nodiscard]] entropy sync_read(entropy const* target) const { return *target; }
 
   /// Turns logits into the gradient of scale * loss, in place.
   void cross_entropy_gradient(out logits,
@@ -416,7 +419,6 @@ class reference_device {
 
   struct head {
     in qkv;
-    std::span<T const> bias;
     std::size_t first;
     std::size_t length;
     std::size_t number;
@@ -425,8 +427,7 @@ class reference_device {
     std::uint32_t sample;
 
     [[nodiscard]] T at(std::size_t part, std::size_t row, std::size_t j) const {
-      auto const column = part * hidden + number * size + j;
-      return qkv(first + row, column) + bias[column];
+      return qkv(first + row, part * hidden + number * size + j);
     }
     [[nodiscard]] T q(std::size_t row, std::size_t j) const { return at(0, row, j); }
     [[nodiscard]] T k(std::size_t row, std::size_t j) const { return at(1, row, j); }
@@ -444,16 +445,11 @@ class reference_device {
   };
 
   template <class Function>
-  static void for_each_head(index const& rows,
-                            in qkv,
-                            std::span<T const> bias,
-                            std::size_t heads,
-                            Function const& apply) {
+  static void for_each_head(index const& rows, in qkv, std::size_t heads, Function const& apply) {
     auto const hidden = qkv.cols / 3;
     for (auto s = std::size_t{0}; s < rows.data().sequence_count(); ++s) {
       for (auto number = std::size_t{0}; number < heads; ++number) {
         apply(head{qkv,
-                   bias,
                    static_cast<std::size_t>(rows.data().starts[s]),
                    rows.length(s),
                    number,

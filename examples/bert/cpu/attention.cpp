@@ -36,20 +36,13 @@ struct attention_operations<Value>::task {
     return 8 * n * d + 2 * n * n;
   }
 
-  /// (n, d) = (that part of the rows of x + bias) * scale
-  void read(in x, std::size_t from, float const* bias, float scale, float* to) const {
+  /// (n, d) = that part of the rows of x * scale
+  void read(in x, std::size_t from, float scale, float* to) const {
     for (auto i = std::size_t{0}; i < n; ++i) {
       auto const* row = x.row(first + i) + from;
       auto* target    = to + i * d;
-      if (bias == nullptr) {
 #pragma omp simd
-        for (std::size_t j = 0; j < d; ++j) { target[j] = as_float(row[j]); }
-      } else {
-#pragma omp simd
-        for (std::size_t j = 0; j < d; ++j) {
-          target[j] = (as_float(row[j]) + bias[from + j]) * scale;
-        }
-      }
+      for (std::size_t j = 0; j < d; ++j) { target[j] = as_float(row[j]) * scale; }
     }
   }
 
@@ -179,7 +172,6 @@ void attention_operations<Value>::for_each_head(batch_index const& rows,
 template <class Value>
 void attention_operations<Value>::attention(batch_index const& rows,
                                             in qkv,
-                                            reals bias,
                                             std::size_t heads,
                                             dropout const& drop,
                                             out context,
@@ -192,9 +184,9 @@ void attention_operations<Value>::attention(batch_index const& rows,
     auto* const v    = t.vectors(2);
     auto* const o    = t.vectors(3);
     auto* const p    = t.scores(0);
-    t.read(qkv, t.column(0), bias.data(), scale, q);
-    t.read(qkv, t.column(1), bias.data(), 1.0F, k);
-    t.read(qkv, t.column(2), bias.data(), 1.0F, v);
+    t.read(qkv, t.column(0), scale, q);
+    t.read(qkv, t.column(1), 1.0F, k);
+    t.read(qkv, t.column(2), 1.0F, v);
     multiply('N', 'T', t.n, t.n, t.d, q, k, p);
     for (auto i = std::size_t{0}; i < t.n; ++i) {
       lse[t.number * qkv.rows + t.first + i] = softmax(p + i * t.n, t.n, t.bytes_of(i), t.drop);
@@ -207,7 +199,6 @@ void attention_operations<Value>::attention(batch_index const& rows,
 template <class Value>
 void attention_operations<Value>::attention_gradient(batch_index const& rows,
                                                      in qkv,
-                                                     reals bias,
                                                      std::size_t heads,
                                                      dropout const& drop,
                                                      in context,
@@ -227,11 +218,11 @@ void attention_operations<Value>::attention_gradient(batch_index const& rows,
     auto* const gv   = t.vectors(7);
     auto* const p    = t.scores(0);
     auto* const gp   = t.scores(1);
-    t.read(qkv, t.column(0), bias.data(), scale, q);
-    t.read(qkv, t.column(1), bias.data(), 1.0F, k);
-    t.read(qkv, t.column(2), bias.data(), 1.0F, v);
-    t.read(context, t.number * t.d, nullptr, 1.0F, o);
-    t.read(dcontext, t.number * t.d, nullptr, 1.0F, go);
+    t.read(qkv, t.column(0), scale, q);
+    t.read(qkv, t.column(1), 1.0F, k);
+    t.read(qkv, t.column(2), 1.0F, v);
+    t.read(context, t.number * t.d, 1.0F, o);
+    t.read(dcontext, t.number * t.d, 1.0F, go);
     multiply('N', 'T', t.n, t.n, t.d, q, k, p);
     multiply('N', 'T', t.n, t.n, t.d, go, v, gp);
     for (auto i = std::size_t{0}; i < t.n; ++i) {

@@ -30,14 +30,12 @@ class attention_operations {
 
   void attention(batch_index const& rows,
                  in qkv,
-                 reals bias,
                  std::size_t heads,
                  dropout const& drop,
                  out context,
                  std::span<float> lse);
   void attention_gradient(batch_index const& rows,
                           in qkv,
-                          reals bias,
                           std::size_t heads,
                           dropout const& drop,
                           in context,

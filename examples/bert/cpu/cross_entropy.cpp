@@ -9,20 +9,17 @@
 namespace bert::cpu {
 
 template <class Value>
-typename cross_entropy_operations<Value>::entropy cross_entropy_operations<Value>::cross_entropy(
-    out logits,
-    std::span<float const> bias,
-    std::span<std::int32_t const> labels,
-    std::span<float> lse) {
+void cross_entropy_operations<Value>::cross_entropy(in logits,
+                                                    std::span<std::int32_t const> labels,
+                                                    std::span<float> lse,
+                                                    entropy* target) {
   rows_.resize(labels.size());
   for_parts(on_, labels.size(), [&](std::size_t first, std::size_t last, std::size_t) {
-    auto const* b = bias.data();
     for (auto i = first; i < last; ++i) {
-      auto* row    = logits.row(i);
-      auto largest = as_float(row[0]) + b[0];
+      auto const* row = logits.row(i);
+      auto largest    = as_float(row[0]);
 #pragma omp simd reduction(max : largest)
       for (std::size_t j = 0; j < logits.cols; ++j) {
-        store(as_float(row[j]) + b[j], row[j]);
         auto const value = as_float(row[j]);
         largest          = value > largest ? value : largest;
       }
@@ -41,7 +38,7 @@ typename cross_entropy_operations<Value>::entropy cross_entropy_operations<Value
     total.loss += row.loss;
     total.correct += row.correct;
   }
-  return total;
+  *target = total;
 }
 
 template <class Value>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../entropy.hpp"      // for entropy
 #include "../matrix_view.hpp"  // for matrix_view
 #include "parallel.hpp"        // for execution
 
@@ -15,19 +16,16 @@ namespace bert::cpu {
 template <class Value>
 class cross_entropy_operations {
  public:
+  using in  = matrix_view<Value const>;
   using out = matrix_view<Value>;
-
-  struct entropy {
-    double loss         = 0;
-    std::size_t correct = 0;
-  };
 
   explicit cross_entropy_operations(execution const& on) : on_{on} {}
 
-  entropy cross_entropy(out logits,
-                        std::span<float const> bias,
-                        std::span<std::int32_t const> labels,
-                        std::span<float> lse);
+  void cross_entropy(in logits,
+                     std::span<std::int32_t const> labels,
+                     std::span<float> lse,
+                     entropy* target);
+  [[nodiscard]] entropy sync_read(entropy const* target) const { return *target; }
   void cross_entropy_gradient(out logits,
                               std::span<std::int32_t const> labels,
                               std::span<float const> lse,

@@ -47,6 +47,8 @@ class device : public linear_operations<Value>,
   [[nodiscard]] static std::size_t capacity(std::size_t rows) {
     return bf16_matmul::capacity(rows);
   }
+  [[nodiscard]] static std::size_t stride(std::size_t columns) { return columns; }
+  void assign(batch const& data, index& rows) const { rows.assign(data); }
 
  private:
   device(execution const& on, linear_operations<Value>&& products)

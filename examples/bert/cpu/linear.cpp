@@ -7,7 +7,7 @@
 
 #include <oneapi/dnnl/dnnl.h>  // for dnnl_sgemm
 
-#include <algorithm>  // for fill
+#include <algorithm>  // for copy, fill
 #include <string>     // for to_string
 
 namespace bert::cpu {
@@ -51,10 +51,15 @@ void multiply(char transpose_a,
 
 void linear_operations<float>::linear(matrix_view<float const> x,
                                       weight_matrix w,
+                                      std::span<float const> bias,
                                       matrix_view<float> y) const {
   if (x.empty()) { return; }
+  for_parts(on_, bias.empty() ? 0 : y.rows, [&](std::size_t first, std::size_t last, std::size_t) {
+    for (auto i = first; i < last; ++i) { std::copy(bias.begin(), bias.end(), y.row(i)); }
+  });
+  auto const beta     = bias.empty() ? 0.0F : 1.0F;
   auto const* weights = parameters_.data() + w.offset;
-  multiply('N', 'T', x.rows, w.out, w.in, x.data, x.stride, weights, w.in, 0, y.data, y.stride);
+  multiply('N', 'T', x.rows, w.out, w.in, x.data, x.stride, weights, w.in, beta, y.data, y.stride);
 }
 
 void linear_operations<float>::linear_input_gradient(matrix_view<float const> dy,
@@ -146,19 +151,32 @@ void narrow(execution const& on, matrix_view<float const> x, matrix_view<gradlan
   });
 }
 
+void add_bias(execution const& on, std::span<float const> bias, matrix_view<gradlane::bf16> y) {
+  for_parts(on, y.rows, [&](std::size_t first, std::size_t last, std::size_t) {
+    auto const* b = bias.data();
+    for (auto i = first; i < last; ++i) {
+      auto* row = y.row(i);
+#pragma omp simd
+      for (std::size_t j = 0; j < y.cols; ++j) { store(as_float(row[j]) + b[j], row[j]); }
+    }
+  });
+}
+
 }  // namespace
 
 void linear_operations<gradlane::bf16>::linear(matrix_view<bf16 const> x,
                                                weight_matrix w,
+                                               std::span<float const> bias,
                                                matrix_view<bf16> y) {
   if (x.empty()) { return; }
   if (native_ != nullptr) {
     native_->multiply_transposed(x, {weights_.data() + w.offset, w.out, w.in}, y);
+    if (!bias.empty()) { add_bias(on_, bias, y); }
     return;
   }
   wide_y_.grow(y.rows * y.cols);
   auto const wide_y = matrix_view<float>{wide_y_.data(), y.rows, y.cols};
-  wide_.linear(widen(x, wide_x_), w, wide_y);
+  wide_.linear(widen(x, wide_x_), w, bias, wide_y);
   narrow(on_, wide_y, y);
 }
 

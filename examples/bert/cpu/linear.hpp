@@ -30,7 +30,10 @@ class linear_operations<float> {
   explicit linear_operations(execution const& on) : on_{on} {}
 
   void load(std::span<float const> parameters) { parameters_ = parameters; }
-  void linear(matrix_view<float const> x, weight_matrix w, matrix_view<float> y) const;
+  void linear(matrix_view<float const> x,
+              weight_matrix w,
+              std::span<float const> bias,
+              matrix_view<float> y) const;
   void linear_input_gradient(matrix_view<float const> dy,
                              weight_matrix w,
                              matrix_view<float> dx) const;
@@ -54,7 +57,10 @@ class linear_operations<gradlane::bf16> {
   linear_operations(execution const& on, bf16_products products);
 
   void load(std::span<float const> parameters);
-  void linear(matrix_view<bf16 const> x, weight_matrix w, matrix_view<bf16> y);
+  void linear(matrix_view<bf16 const> x,
+              weight_matrix w,
+              std::span<float const> bias,
+              matrix_view<bf16> y);
   void linear_input_gradient(matrix_view<bf16 const> dy, weight_matrix w, matrix_view<bf16> dx);
   void linear_weight_gradient(matrix_view<bf16 const> dy,
                               matrix_view<bf16 const> x,
