@@ -4,6 +4,7 @@
 #include <gradlane/cuda/capture.hpp>          // for capture_of, relaxed_capture
 #include <gradlane/cuda/device_guard.hpp>     // for device_guard
 #include <gradlane/cuda/error.hpp>            // for check
+#include <gradlane/cuda/fault.hpp>            // for fault
 #include <gradlane/cuda/stream.hpp>           // for stream
 #include <gradlane/detail/unique_handle.hpp>  // for unique_handle
 #include <gradlane/error.hpp>                 // for state_error
@@ -11,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>          // for uint64_t
+#include <memory>           // for shared_ptr
 #include <source_location>  // for source_location
 
 namespace gradlane::cuda {
@@ -53,6 +55,8 @@ class event {
     check(cudaEventRecord(get(), on.get()), at);
     capture_  = detail::capture_of(on.get(), at);
     recorded_ = true;
+    place_    = on.fault()->end();
+    if (fault_ != on.fault()) { fault_ = on.fault(); }
   }
 
   /// Makes `waiting`, of any device, wait for the latest record made before this call.
@@ -61,6 +65,7 @@ class event {
   void hold(stream const& waiting,
             std::source_location at = std::source_location::current()) const {
     if (!recorded_) { return; }
+    if (fault_ != waiting.fault()) { fault_->lead_to(waiting.fault(), place_); }
     auto const capture = detail::capture_of(waiting.get(), at);
     if (capture != 0 && capture != capture_) {
       if (is_done(at)) { return; }
@@ -92,10 +97,17 @@ class event {
     return true;
   }
 
+  /// @throws the failure of a communicator that the stream met before the event, if any.
+  void check_fault() const {
+    if (fault_) { fault_->check(place_); }
+  }
+
  private:
   gradlane::detail::unique_handle<detail::event_traits> handle_;
   int device_;
   bool recorded_{false};
+  std::shared_ptr<fault> fault_;  // of the stream that it was last recorded on
+  fault::place place_{0};
   std::uint64_t capture_{0};  // that the latest record was made in; 0: none
 };
 

@@ -3,6 +3,7 @@
 
 #include <gradlane/cuda/device_guard.hpp>     // for device_guard
 #include <gradlane/cuda/error.hpp>            // for check
+#include <gradlane/cuda/fault.hpp>            // for fault
 #include <gradlane/detail/unique_handle.hpp>  // for unique_handle
 #include <gradlane/error.hpp>                 // for expects
 #include <gradlane/types.hpp>                 // for stream_priority
@@ -11,6 +12,7 @@
 
 #include <cstddef>          // for nullptr_t
 #include <cstdint>          // for uintptr_t
+#include <memory>           // for make_shared, shared_ptr
 #include <source_location>  // for source_location
 
 namespace gradlane::cuda {
@@ -77,12 +79,16 @@ class stream {
   [[nodiscard]] cudaStream_t get() const noexcept { return handle_.get().stream; }
   [[nodiscard]] int device_index() const noexcept { return device_; }
 
+  /// Where communicators leave their failures.
+  [[nodiscard]] std::shared_ptr<cuda::fault> const& fault() const noexcept { return fault_; }
+
  private:
   stream(int device_index, cudaStream_t handle) noexcept
       : handle_{{handle, false}}, device_{device_index} {}
 
   gradlane::detail::unique_handle<detail::stream_traits> handle_;
   int device_;
+  std::shared_ptr<cuda::fault> fault_ = std::make_shared<cuda::fault>();
 };
 
 }  // namespace gradlane::cuda

@@ -156,7 +156,9 @@ struct avx2_loops {
     }
     auto const* b = y.data();
     for (auto const *a = x.data(), *end = a + x.size(); a != end; a += 16, b += 16) {
+#ifndef __CUDACC__  // which warns of it
 #pragma GCC unroll 4
+#endif
       for (std::size_t r = 0; r < registers; ++r) {
         auto const left  = load_f64(a + 4 * r);
         auto const right = load_f64(b + 4 * r);
