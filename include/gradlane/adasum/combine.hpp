@@ -23,10 +23,12 @@ struct pair_coefficients {
 
 namespace detail {
 
+// Kernels may read it, but not call numeric_limits.
+inline constexpr double least_normal_double = std::numeric_limits<double>::min();
+
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr double adasum_coefficient(double dot,
                                                                        double squares) noexcept {
-  constexpr auto least = std::numeric_limits<double>::min();
-  return squares < least ? 1.0 : 1.0 - dot / (2.0 * squares);  // NaN is not less
+  return squares < least_normal_double ? 1.0 : 1.0 - dot / (2.0 * squares);  // NaN is not less
 }
 
 }  // namespace detail
