@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gradlane/buckets/parameter.hpp>      // for parameter
+#include <gradlane/detail/fnv1a.hpp>           // for fnv1a
 #include <gradlane/detail/sorted_indices.hpp>  // for indices, sorted
 #include <gradlane/error.hpp>                  // for contract_error, expects
 #include <gradlane/types.hpp>                  // for dtype, is_floating, name_of, size_of
@@ -152,21 +153,16 @@ class bucket_plan {
 
   /// 64-bit FNV-1a over all signatures, slots, the options and `policy`.
   [[nodiscard]] std::uint64_t hash(std::string_view policy = {}) const {
-    constexpr auto prime = std::uint64_t{0x100000001B3};
-    auto value           = std::uint64_t{0xCBF29CE484222325};
-    auto const feed      = [&](std::string_view text) {
-      value = (value ^ text.size()) * prime;  // first, so that no text can pass for two
-      for (auto const c : text) { value = (value ^ static_cast<unsigned char>(c)) * prime; }
-    };
+    auto sum = detail::fnv1a{};
     for (auto i = std::size_t{0}; i < parameters_.size(); ++i) {
-      feed(signature(i));
+      sum.feed(signature(i));
       if (auto const& s = slots_[i]) {
-        feed(std::to_string(s->bucket) + ":" + std::to_string(s->offset));
+        sum.feed(std::to_string(s->bucket) + ":" + std::to_string(s->offset));
       }
     }
-    feed(describe_options());
-    feed(policy);
-    return value;
+    sum.feed(describe_options());
+    sum.feed(policy);
+    return sum.value();
   }
 
   /// A table of the buckets for people.

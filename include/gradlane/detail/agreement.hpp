@@ -7,6 +7,7 @@
 #include <gradlane/error.hpp>            // for plan_mismatch_error
 
 #include <cstddef>      // for size_t
+#include <cstdint>      // for uint64_t
 #include <span>         // for span
 #include <string>       // for string, to_string
 #include <string_view>  // for string_view
@@ -55,9 +56,29 @@ namespace gradlane::detail {
   return text;
 }
 
-/// Compares one 64-bit hash of plan and policy over all ranks. Collective; blocks.
-/// @throws plan_mismatch_error, on every rank alike, naming the first parameter or policy that
-///   differs and the ranks; timeout_error where a rank does not take part.
+/// Compares one 64-bit hash over all ranks. Collective; blocks.
+/// @param hash  of what all ranks must have alike.
+/// @param text  gives the same as text, line by line; called on every rank where hashes differ.
+/// @param what  begins the message of the error.
+/// @throws plan_mismatch_error, on every rank alike, naming the first line that differs and the
+///   ranks; timeout_error where a rank does not take part.
+template <device Device, communicator_for<Device> Comm, class Text>
+void sync_agree(Device& device,
+                typename Device::stream& stream,
+                Comm& comm,
+                std::uint64_t hash,
+                Text text,
+                std::string const& what,
+                timeout deadline) {
+  auto const hashes = sync_all_gather(device, stream, comm, hash, deadline);
+  auto agree        = true;
+  for (auto const other : hashes) { agree = agree && other == hashes[0]; }
+  if (agree) { return; }
+  auto const texts = sync_all_gather(device, stream, comm, std::string{text()}, deadline);
+  throw plan_mismatch_error{what + describe_difference(texts)};
+}
+
+/// The same for plan and policy of a pipeline.
 template <device Device, communicator_for<Device> Comm>
 void sync_agree(Device& device,
                 typename Device::stream& stream,
@@ -65,14 +86,14 @@ void sync_agree(Device& device,
                 bucket_plan const& plan,
                 std::string const& policy,
                 timeout deadline) {
-  auto const own    = plan.hash(policy);
-  auto const hashes = sync_all_gather(device, stream, comm, own, deadline);
-  auto agree        = true;
-  for (auto const hash : hashes) { agree = agree && hash == hashes[0]; }
-  if (agree) { return; }
-  auto const texts = sync_all_gather(device, stream, comm, agreement_text(plan, policy), deadline);
-  throw plan_mismatch_error{"clip_allreduce: ranks were made with different plans or policies: " +
-                            describe_difference(texts)};
+  sync_agree(
+      device,
+      stream,
+      comm,
+      plan.hash(policy),
+      [&] { return agreement_text(plan, policy); },
+      "clip_allreduce: ranks were made with different plans or policies: ",
+      deadline);
 }
 
 }  // namespace gradlane::detail

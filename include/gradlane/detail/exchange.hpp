@@ -41,9 +41,9 @@ void sync_exchange(Device& device,
     device.sync(stream, deadline);
   } catch (timeout_error const& late) {
     give_up();
-    throw timeout_error{"clip_allreduce: rank " + std::to_string(comm.rank()) +
-                        " waited in vain for other ranks, which must all make their pipelines, "
-                        "and learn orders, together (" +
+    throw timeout_error{"rank " + std::to_string(comm.rank()) +
+                        " waited in vain for other ranks, which must all make the same objects of "
+                        "a group, and learn orders, together (" +
                         late.what() + ")"};
   } catch (...) {
     give_up();
