@@ -35,7 +35,9 @@
 #include <gradlane/local/run.hpp>
 #include <gradlane/local/script.hpp>
 #include <gradlane/local/world.hpp>
+#include <gradlane/presort.hpp>
 #include <gradlane/reduction_pipeline.hpp>
+#include <gradlane/sample_window.hpp>
 #include <gradlane/types.hpp>
 #include <gradlane/version.hpp>
 // IWYU pragma: end_exports
