@@ -84,9 +84,12 @@ class event {
     check(status, at);
   }
 
+  /// Whether the latest record marks a place in a stream, so that there is something to wait for.
+  [[nodiscard]] bool is_in_stream() const noexcept { return recorded_ && capture_ == 0; }
+
   /// Never blocks. @throws error where the device has failed.
   [[nodiscard]] bool is_done(std::source_location at = std::source_location::current()) const {
-    if (!recorded_ || capture_ != 0) { return true; }
+    if (!is_in_stream()) { return true; }
     auto const relaxed = detail::relaxed_capture{at};
     auto const status  = cudaEventQuery(get());
     if (status == cudaErrorNotReady) {

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/adasum/combine.hpp>  // for pair_products
-#include <gradlane/adasum/device.hpp>   // for adasum_device
-#include <gradlane/buffer_view.hpp>     // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>        // for device, non_finite_location, timeout
-#include <gradlane/error.hpp>           // for contract_error, timeout_error
-#include <gradlane/host/event.hpp>      // for event
-#include <gradlane/host/kernels.hpp>    // for cast, pack, scale, …
-#include <gradlane/host/memory.hpp>     // for buffer, tensor_list, staging_pool
-#include <gradlane/host/progress.hpp>   // for progress_function, progress_registration
-#include <gradlane/host/stream.hpp>     // for stream
-#include <gradlane/host/task.hpp>       // for task
-#include <gradlane/types.hpp>           // for dtype, name_of, size_of, stream_priority
+#include <gradlane/adasum/combine.hpp>           // for pair_products
+#include <gradlane/adasum/device.hpp>            // for adasum_device
+#include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>                 // for device, non_finite_location, timeout
+#include <gradlane/detail/device_arguments.hpp>  // for device_arguments
+#include <gradlane/error.hpp>                    // for timeout_error
+#include <gradlane/host/event.hpp>               // for event
+#include <gradlane/host/kernels.hpp>             // for cast, pack, scale, …
+#include <gradlane/host/memory.hpp>              // for buffer, tensor_list, staging_pool
+#include <gradlane/host/progress.hpp>            // for progress_function, progress_registration
+#include <gradlane/host/stream.hpp>              // for stream
+#include <gradlane/host/task.hpp>                // for task
+#include <gradlane/types.hpp>                    // for stream_priority
 
 #include <chrono>           // for duration, seconds
 #include <cmath>            // for isfinite
@@ -128,8 +129,7 @@ class device {
             const_buffer_view in,
             buffer_view out,
             std::source_location at = std::source_location::current()) {
-    expects_fit("copy", in.count(), out.count(), at);
-    expects_same("copy", in.type(), out.type(), at);
+    check_arguments(at).copy(in, out);
     enqueue(on, [in, out] { kernels::copy(in, out); });
   }
 
@@ -137,8 +137,7 @@ class device {
               std::span<std::byte const> host,
               buffer_view out,
               std::source_location at = std::source_location::current()) {
-    expects_fit("upload (bytes)", host.size(), out.size_bytes(), at);
-    expects(host.size() <= staging_pool::block_bytes, "host::device::upload: over 64 KiB", at);
+    check_arguments(at).upload(host.size(), out);
     if (host.empty()) { return; }
     auto block = staging_->acquire();
     std::memcpy(block.get(), host.data(), host.size());
@@ -152,7 +151,7 @@ class device {
                 const_buffer_view in,
                 std::span<std::byte> host,
                 std::source_location at = std::source_location::current()) {
-    expects_fit("download (bytes)", in.size_bytes(), host.size(), at);
+    check_arguments(at).download(in, host.size());
     enqueue(on, [in, host] {
       if (!in.empty()) { std::memcpy(host.data(), in.data(), in.size_bytes()); }
     });
@@ -163,9 +162,7 @@ class device {
             buffer_view out,
             float const* coefficient = nullptr,
             std::source_location at  = std::source_location::current()) {
-    expects_fit("cast", in.count(), out.count(), at);
-    expects_floating("cast", in.type(), at);
-    expects_floating("cast", out.type(), at);
+    check_arguments(at).cast(in, out);
     enqueue(on, [in, out, coefficient] {
       kernels::cast(in, out, coefficient == nullptr ? 1.0F : *coefficient);
     });
@@ -175,7 +172,7 @@ class device {
              buffer_view x,
              float const* coefficient,
              std::source_location at = std::source_location::current()) {
-    expects_floating("scale", x.type(), at);
+    check_arguments(at).scale(x);
     enqueue(on, [x, coefficient] { kernels::scale(x, *coefficient); });
   }
 
@@ -183,11 +180,7 @@ class device {
                   const_buffer_view in,
                   buffer_view out,
                   std::source_location at = std::source_location::current()) {
-    expects_fit("accumulate", in.count(), out.count(), at);
-    expects_floating("accumulate", in.type(), at);
-    expects(out.type() == dtype::fp32 || out.type() == dtype::fp64,
-            "host::device::accumulate: out must be fp32 or fp64",
-            at);
+    check_arguments(at).accumulate(in, out);
     enqueue(on, [in, out] { kernels::accumulate(in, out); });
   }
 
@@ -195,7 +188,7 @@ class device {
                       tensor_list const& list,
                       double* sum,
                       std::source_location at = std::source_location::current()) {
-    expects_floating("sum_of_squares", list.type(), at);
+    check_arguments(at).sum_of_squares(list);
     enqueue(on, [in = list.tensors(), sum] { *sum = kernels::sum_of_squares(in); });
   }
 
@@ -204,9 +197,7 @@ class device {
             tensor_list const& to,
             double* sum,
             std::source_location at = std::source_location::current()) {
-    expects_fit("pack", from, to, at);
-    expects_floating("pack", from.type(), at);
-    expects_floating("pack", to.type(), at);
+    check_arguments(at).pack(from, to);
     enqueue(on, [in = from.tensors(), out = to.tensors(), sum] { kernels::pack(in, out, sum); });
   }
 
@@ -215,7 +206,7 @@ class device {
                         double const* sum,
                         non_finite_location* where,
                         std::source_location at = std::source_location::current()) {
-    expects_floating("first_non_finite", list.type(), at);
+    check_arguments(at).first_non_finite(list);
     enqueue(on, [in = list.tensors(), sum, where] {
       *where = std::isfinite(*sum) ? non_finite_location{} : kernels::first_non_finite(in);
     });
@@ -228,7 +219,7 @@ class device {
                     tensor_list const& b,
                     pair_products* out,
                     std::source_location at = std::source_location::current()) {
-    expects_alike("dot_products", a, b, at);
+    check_arguments(at).dot_products(a, b);
     enqueue(on, [x = a.tensors(), y = b.tensors(), out] { kernels::dot_products(x, y, out); });
   }
 
@@ -238,8 +229,7 @@ class device {
                pair_products const* products,
                tensor_list const& out,
                std::source_location at = std::source_location::current()) {
-    expects_alike("combine", a, b, at);
-    expects_alike("combine", a, out, at);
+    check_arguments(at).combine(a, b, out);
     enqueue(on, [x = a.tensors(), y = b.tensors(), products, to = out.tensors()] {
       kernels::combine(x, y, products, to);
     });
@@ -279,60 +269,8 @@ class device {
     if (auto const problem = core.error_at(place)) { std::rethrow_exception(problem); }
   }
 
-  static void expects_fit(char const* what,
-                          std::size_t in,
-                          std::size_t out,
-                          std::source_location at) {
-    if (in != out) {
-      throw contract_error{std::string{"host::device::"} + what + ": the input has " +
-                               std::to_string(in) + ", the output " + std::to_string(out),
-                           at};
-    }
-  }
-
-  static void expects_fit(char const* what,
-                          tensor_list const& in,
-                          tensor_list const& out,
-                          std::source_location at) {
-    auto const a = in.tensors();
-    auto const b = out.tensors();
-    if (a.size() != b.size()) {
-      throw contract_error{std::string{"host::device::"} + what + ": the lists hold " +
-                               std::to_string(a.size()) + " and " + std::to_string(b.size()) +
-                               " tensors",
-                           at};
-    }
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      expects_fit(what, a[i].count(), b[i].count(), at);
-    }
-  }
-
-  /// Lists of the same floating type and shapes.
-  static void expects_alike(char const* what,
-                            tensor_list const& a,
-                            tensor_list const& b,
-                            std::source_location at) {
-    expects_fit(what, a, b, at);
-    expects_same(what, a.type(), b.type(), at);
-    expects_floating(what, a.type(), at);
-  }
-
-  static void expects_same(char const* what, dtype in, dtype out, std::source_location at) {
-    if (in != out) {
-      throw contract_error{std::string{"host::device::"} + what + ": the input is " +
-                               std::string{name_of(in)} + ", the output " +
-                               std::string{name_of(out)} + "; use cast",
-                           at};
-    }
-  }
-
-  static void expects_floating(char const* what, dtype type, std::source_location at) {
-    if (!is_floating(type)) {
-      throw contract_error{std::string{"host::device::"} + what +
-                               ": needs fp32, fp64, bf16 or fp16, not " +
-                               std::string{name_of(type)},
-                           at};
-    }
+  [[nodiscard]] static gradlane::detail::device_arguments check_arguments(std::source_location at) {
+    return {"host::device", at};
   }
 
   std::shared_ptr<progress_registry> progress_ = std::make_shared<progress_registry>();
