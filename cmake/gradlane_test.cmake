@@ -79,11 +79,14 @@ function(gradlane_test path)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  set(environment "")
   set(labels ${folder} ${arg_LABELS})
   set(properties TIMEOUT ${arg_TIMEOUT})
   if(needs_cuda)
     list(APPEND labels gpu)
     list(APPEND properties SKIP_RETURN_CODE 77)
+    # Spinning kernels must not wait for others to be loaded; races and unwritten memory are faults.
+    set(environment CUDA_MODULE_LOADING=EAGER PTXSIM_CHECK=race,init-fatal)
   endif()
   if(NOT arg_RANKS)
     doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${properties})
@@ -93,7 +96,9 @@ function(gradlane_test path)
       CONFIGURE
       OUTPUT ${script}
       CONTENT "if(@name@_TESTS)
-  set_tests_properties(\${@name@_TESTS} PROPERTIES LABELS \"@labels@\")
+  set_tests_properties(
+    \${@name@_TESTS} PROPERTIES LABELS \"@labels@\" ENVIRONMENT \"@environment@\"
+  )
 endif()
 "
       @ONLY
@@ -111,6 +116,7 @@ endif()
     endif()
     gradlane_add_ranks_test(${entry} ${ranks} ${name})
     set_tests_properties(${entry} PROPERTIES LABELS "${labels}" ${properties})
+    set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT ${environment})
     if(arg_CLIQUES)
       set_property(TEST ${entry} APPEND PROPERTY ENVIRONMENT MPIR_CVAR_NUM_CLIQUES=${arg_CLIQUES})
     endif()
@@ -128,4 +134,5 @@ function(gradlane_schedules_test entry count)
     NAME ${name} COMMAND ${gradlane_tests_dir}/support/schedules.sh ${count} ${GRADLANE_PTXSIM} ${ARGN}
   )
   set_tests_properties(${name} PROPERTIES LABELS "gpu;schedules" TIMEOUT 1200 PROCESSORS 2)
+  set_property(TEST ${name} PROPERTY ENVIRONMENT ${environment})
 endfunction()

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <cuda/support.cuh>  // for on_cuda
+
 #include <conformance/device.hpp>  // for GRADLANE_DEVICE_CONFORMANCE
-#include <cuda/support.cuh>        // for on_cuda
 
 using gradlane::test::on_cuda;
 
