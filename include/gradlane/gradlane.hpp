@@ -9,6 +9,10 @@
 #include <gradlane/adasum/tree.hpp>
 #include <gradlane/balance/cost.hpp>
 #include <gradlane/balance/deal.hpp>
+#include <gradlane/balance/histogram.hpp>
+#include <gradlane/balance/sample_order.hpp>
+#include <gradlane/balance/sampler.hpp>
+#include <gradlane/balance/strata.hpp>
 #include <gradlane/buckets/parameter.hpp>
 #include <gradlane/buckets/plan.hpp>
 #include <gradlane/buckets/readiness.hpp>
