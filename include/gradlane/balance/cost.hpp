@@ -31,13 +31,13 @@ struct cost_model {
   void check() const {
     if (!(n0 > 0)) {
       throw contract_error{"cost_model: n0 must be positive or infinite, not " +
-                           detail::to_text(n0)};
+                           gradlane::detail::to_text(n0)};
     }
   }
 
   [[nodiscard]] std::string describe() const {
     if (!std::isfinite(n0)) { return "n"; }
-    return "n * (1 + n / " + detail::to_text(n0) + ")";
+    return "n * (1 + n / " + gradlane::detail::to_text(n0) + ")";
   }
 };
 
@@ -61,7 +61,7 @@ class step_timings {
   void add(std::span<std::uint32_t const> lengths, double seconds) {
     if (!(seconds > 0) || !std::isfinite(seconds)) {
       throw contract_error{"step_timings: a step takes a positive time, not " +
-                           detail::to_text(seconds) + " s"};
+                           gradlane::detail::to_text(seconds) + " s"};
     }
     auto tokens  = 0.0;
     auto squares = 0.0;
