@@ -10,6 +10,7 @@
 #include <gradlane/balance/cost.hpp>
 #include <gradlane/balance/deal.hpp>
 #include <gradlane/balance/histogram.hpp>
+#include <gradlane/balance/pack.hpp>
 #include <gradlane/balance/sample_order.hpp>
 #include <gradlane/balance/sampler.hpp>
 #include <gradlane/balance/strata.hpp>
