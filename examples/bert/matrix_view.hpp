@@ -3,6 +3,7 @@
 
 #include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
 
+#include <concepts>     // for same_as
 #include <cstddef>      // for size_t
 #include <type_traits>  // for is_const_v
 
@@ -32,8 +33,9 @@ struct matrix_view {
     return part;
   }
 
-  operator matrix_view<T const>() const  // NOLINT(google-explicit-constructor): as T* to T const*
-    requires(!std::is_const_v<T>)
+  template <class Other>  // a template: else nvcc warns of a conversion to itself
+    requires(std::same_as<Other, T const> && !std::is_const_v<T>)
+  operator matrix_view<Other>() const  // NOLINT(google-explicit-constructor): as T* to T const*
   {
     auto view   = matrix_view<T const>{data, rows, cols};
     view.stride = stride;

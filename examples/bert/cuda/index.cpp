@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "index.hpp"
+
+#include "tuning.hpp"  // for chunk_rows
+
+#include <gradlane/cuda/error.hpp>  // for check
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>    // for max_element
+#include <cstring>      // for memcpy
+#include <type_traits>  // for remove_cvref_t
+
+namespace bert::cuda {
+
+namespace {
+
+constexpr auto alignment = std::size_t{16};
+
+constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+void group(std::vector<std::int32_t> const& entry_of, std::size_t first_entry, row_groups& into) {
+  auto const largest = std::max_element(entry_of.begin(), entry_of.end());
+  auto const entries = largest == entry_of.end() ? 0 : static_cast<std::size_t>(*largest) + 1;
+  into.assign(entry_of, entries, first_entry, tuning::chunk_rows);
+}
+
+/// Bytes that no batch of so many tokens, sequences and predictions exceeds.
+constexpr std::size_t room_for(std::size_t t, std::size_t b, std::size_t p) {
+  constexpr auto id    = sizeof(std::int32_t);
+  constexpr auto group = id + sizeof(row_chunk) + sizeof(chunk_sums);
+  return t * (4 * id + 3 * group) + b * 2 * id + p * 2 * id + 32 * alignment;
+}
+
+}  // namespace
+
+/// Calls each(host vector, device span) for all that is copied, always in the same order.
+template <class Visit>
+void index::visit(Visit&& each) {
+  each(host_.data().tokens, tokens_);
+  each(host_.data().segments, segments_);
+  each(host_.positions(), positions_);
+  each(host_.row_samples(), row_samples_);
+  each(host_.first_rows(), first_rows_);
+  each(host_.predicted(), predicted_);
+  each(host_.labels(), labels_);
+  each(host_.next(), next_);
+  auto const group = [&](row_groups const& from, group_view& to) {
+    each(from.order, to.order);
+    each(from.chunks, to.chunks);
+    each(from.sums, to.sums);
+    to.slots = from.slots;
+  };
+  group(tokens_on_host_, by_token_);
+  group(positions_on_host_, by_position_);
+  group(segments_on_host_, by_segment_);
+}
+
+void index::assign(batch const& data, gradlane::cuda::stream const& stream) {
+  host_.assign(data);
+  group(data.tokens, 1, tokens_on_host_);
+  group(host_.positions(), 0, positions_on_host_);
+  group(data.segments, 0, segments_on_host_);
+
+  auto const room = room_for(data.token_count(), data.sequence_count(), data.prediction_count());
+  bytes_.grow(room);
+  auto& stage = next_staging(bytes_.size(), stream.device_index());
+  auto place  = std::size_t{0};
+  visit([&](auto const& from, auto& to) {
+    auto const size = from.size() * sizeof(from[0]);
+    using element   = typename std::remove_cvref_t<decltype(to)>::element_type;
+    if (size > 0) { std::memcpy(stage.bytes.data() + place, from.data(), size); }
+    to = {reinterpret_cast<element*>(bytes_.data() + place), from.size()};
+    place += aligned(size);
+  });
+  if (place == 0) { return; }
+  gradlane::cuda::check(cudaMemcpyAsync(
+      bytes_.data(), stage.bytes.data(), place, cudaMemcpyHostToDevice, stream.get()));
+  stage.copied.record(stream);
+}
+
+index::staging& index::next_staging(std::size_t bytes, int device) {
+  auto& stage = staging_[turn_];
+  turn_       = 1 - turn_;
+  if (!stage) { stage.emplace(gradlane::cuda::pinned_buffer{}, gradlane::cuda::event{device}); }
+  if (!stage->copied.is_done()) {
+    gradlane::cuda::check(cudaEventSynchronize(stage->copied.get()));
+  }
+  if (stage->bytes.size() < bytes) { stage->bytes = gradlane::cuda::pinned_buffer{device, bytes}; }
+  return *stage;
+}
+
+}  // namespace bert::cuda

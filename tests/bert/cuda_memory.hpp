@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/cuda/error.hpp>   // for check
+#include <gradlane/cuda/stream.hpp>  // for stream
+#include <gradlane/types.hpp>        // for stream_priority
+
+#include <cuda_runtime_api.h>
+
+#include <bert/cuda/device.hpp>
+#include <bert/cuda/memory.hpp>
+
+#include <cstddef>  // for size_t
+#include <span>     // for span
+#include <vector>   // for vector
+
+namespace bert::test {
+
+/// The stream of all that these tests run.
+[[nodiscard]] inline gradlane::cuda::stream const& test_stream() {
+  static auto const stream = gradlane::cuda::stream{0, gradlane::stream_priority::normal};
+  return stream;
+}
+
+/// Elements in device memory; reading them waits for all work.
+template <class E>
+class device_memory {
+ public:
+  explicit device_memory(std::vector<E> const& values) : elements_{values.size()} {
+    using gradlane::cuda::check;
+    if (values.empty()) { return; }
+    check(cudaMemcpyAsync(elements_.data(),
+                          values.data(),
+                          values.size() * sizeof(E),
+                          cudaMemcpyHostToDevice,
+                          test_stream().get()));
+    check(cudaStreamSynchronize(test_stream().get()));
+  }
+
+  [[nodiscard]] std::span<E> span() { return elements_; }
+  [[nodiscard]] std::vector<E> values() const {
+    using gradlane::cuda::check;
+    auto result = std::vector<E>(elements_.size());
+    if (result.empty()) { return result; }
+    check(cudaMemcpyAsync(result.data(),
+                          elements_.data(),
+                          result.size() * sizeof(E),
+                          cudaMemcpyDeviceToHost,
+                          test_stream().get()));
+    check(cudaStreamSynchronize(test_stream().get()));
+    return result;
+  }
+
+ private:
+  cuda::device_buffer<E> elements_;
+};
+
+/// What operations.hpp wants to know of a device.
+template <class T>
+struct on_cuda {
+  using value  = T;
+  using device = cuda::device<T>;
+  template <class E>
+  using memory = device_memory<E>;
+  [[nodiscard]] static device make() { return device{test_stream()}; }
+};
+
+}  // namespace bert::test
