@@ -245,7 +245,7 @@ TEST_CASE("deal swaps pairs only where that lowers the dearest rank") {
       lengths.push_back(static_cast<std::uint32_t>(1 + random() % 512));
     }
     auto const samples = of_lengths(lengths);
-    auto const without = deal(samples, {.ranks = 8, .cost = {2304}});
+    auto const without = deal(samples, {.ranks = 8, .cost = {2304}, .swaps = 0});
     auto const with    = deal(samples, {.ranks = 8, .cost = {2304}, .swaps = 64});
     auto const before  = max_over_mean(samples, without, 0, {2304});
     auto const after   = max_over_mean(samples, with, 0, {2304});

@@ -5,6 +5,7 @@
 #include <gradlane/balance/detail/even_out.hpp>      // for even_out
 #include <gradlane/balance/detail/least_loaded.hpp>  // for least_loaded
 #include <gradlane/detail/radix_sort.hpp>            // for radix_sort
+#include <gradlane/detail/smaller.hpp>               // for smaller
 #include <gradlane/error.hpp>                        // for expects
 
 #include <cstddef>      // for size_t
@@ -56,7 +57,9 @@ struct deal_rules {
   std::size_t ranks{1};  ///< or ranks × micro-batches: the parts of a step
   std::size_t steps{1};  ///< that the samples are for: the window
   cost_model cost{};     ///< for lpt and lpt_free
-  std::size_t swaps{0};  ///< lpt and lpt_free then exchange at most so many pairs in each step
+  /// lpt and lpt_free then exchange at most so many pairs among a step's ranks, and among steps:
+  /// that halves what they leave at eight samples a rank and more.
+  std::size_t swaps{16};
 
   /// @throws contract_error for no ranks, no steps, or more than 2^32 parts; a bad cost model.
   void check() const {
@@ -123,41 +126,60 @@ namespace detail {
   auto open         = least_loaded{parts};
   auto const quota  = costs.size() / parts;
   auto one_more     = costs.size() % parts;  // parts that may yet get a sample above the quota
-  auto const filled = [&] { return open.top().count >= quota + (one_more > 0 ? 1 : 0); };
+  auto const filled = [&] { return open.top_count() >= quota + (one_more > 0 ? 1 : 0); };
   for (std::size_t i = 0; i < costs.size(); ++i) {
     while (equal && filled()) { open.close_top(); }
-    result[i] = open.top().part;
-    if (equal && open.top().count == quota) { --one_more; }
+    result[i] = open.top();
+    if (equal && open.top_count() == quota) { --one_more; }
     open.give(costs[i]);
   }
   return result;
 }
 
-/// The part of each sample.
-/// @param costs  of the samples, largest first unless the method is none.
-[[nodiscard]] inline std::vector<std::uint32_t> parts_of(std::span<double const> costs,
+/// Deals samples to parts in turn; every other row backwards for a snake.
+[[nodiscard]] inline std::vector<std::uint32_t> parts_in_rows(std::size_t count,
+                                                              std::size_t parts,
+                                                              bool snake) {
+  auto result  = std::vector<std::uint32_t>(count);
+  auto reverse = false;
+  for (std::size_t begin = 0; begin < count; begin += parts) {
+    auto const row = gradlane::detail::smaller(parts, count - begin);
+    for (std::size_t i = 0; i < row; ++i) {
+      result[begin + i] = static_cast<std::uint32_t>(reverse ? parts - 1 - i : i);
+    }
+    reverse = snake && !reverse;
+  }
+  return result;
+}
+
+/// Gives the first samples to the first part, and so on.
+[[nodiscard]] inline std::vector<std::uint32_t> parts_in_blocks(std::size_t count,
+                                                                std::size_t parts) {
+  auto result = std::vector<std::uint32_t>{};
+  result.reserve(count);
+  for (std::size_t p = 0; p < parts; ++p) {
+    auto const size = count / parts + (p < count % parts ? 1 : 0);
+    result.resize(result.size() + size, static_cast<std::uint32_t>(p));
+  }
+  return result;
+}
+
+/// The part of each of `order`, which are positions in `samples`, in the order of dealing.
+[[nodiscard]] inline std::vector<std::uint32_t> parts_of(std::span<sample const> samples,
+                                                         std::span<std::uint32_t const> order,
                                                          std::size_t parts,
                                                          dealing method,
-                                                         std::size_t swaps) {
-  auto const count = costs.size();
-  if (method == dealing::lpt || method == dealing::lpt_free) {
-    auto result = lpt_parts(costs, parts, method == dealing::lpt);
-    if (swaps > 0) { even_out{costs, result, parts}.run(swaps); }
-    return result;
+                                                         deal_rules const& rules) {
+  if (parts == 1 || method == dealing::none) { return parts_in_blocks(order.size(), parts); }
+  if (method == dealing::raster || method == dealing::snake) {
+    return parts_in_rows(order.size(), parts, method == dealing::snake);
   }
-  auto const quota  = count / parts;
-  auto const longer = count % parts * (quota + 1);  // samples in parts that get one more
-  auto result       = std::vector<std::uint32_t>(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    auto const row  = i / parts;
-    auto const turn = i % parts;
-    auto part       = turn;
-    if (method == dealing::snake && row % 2 == 1) { part = parts - 1 - turn; }
-    if (method == dealing::none) {
-      part = i < longer ? i / (quota + 1) : count % parts + (i - longer) / quota;
-    }
-    result[i] = static_cast<std::uint32_t>(part);
+  auto costs = std::vector<double>(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    costs[i] = rules.cost(samples[order[i]].length);
   }
+  auto result = lpt_parts(costs, parts, method == dealing::lpt);
+  if (rules.swaps > 0) { even_out{costs, result, parts}.run(rules.swaps); }
   return result;
 }
 
@@ -180,6 +202,10 @@ namespace detail {
 struct bins {
   std::vector<std::uint32_t> order{};
   std::vector<std::uint32_t> offsets{0};  // of the bins in `order`, and its size
+
+  [[nodiscard]] std::span<std::uint32_t const> operator[](std::size_t bin) const {
+    return std::span{order}.subspan(offsets[bin], offsets[bin + 1] - offsets[bin]);
+  }
 
   /// Appends `parts` bins; within each, samples keep their order.
   void append(std::span<std::uint32_t const> samples,
@@ -214,25 +240,15 @@ struct bins {
   expects(samples.size() <= std::numeric_limits<std::uint32_t>::max(),
           "deal: 2^32 samples or more; deal smaller windows");
   auto const order    = detail::in_dealing_order(samples, rules.method);
-  auto costs          = std::vector<double>(samples.size());
-  auto const deal_out = [&](std::span<std::uint32_t const> part,
-                            std::size_t parts,
-                            dealing method,
-                            detail::bins& out) {
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      costs[i] = rules.cost(samples[part[i]].length);
-    }
-    auto const to = detail::parts_of({costs.data(), part.size()}, parts, method, rules.swaps);
-    out.append(part, to, parts);
-  };
-  auto by_step = detail::bins{};
-  deal_out(
-      order, rules.steps, rules.method == dealing::lpt_free ? dealing::lpt : rules.method, by_step);
+  auto const of_steps = rules.method == dealing::lpt_free ? dealing::lpt : rules.method;
+  auto by_step        = detail::bins{};
+  by_step.append(
+      order, detail::parts_of(samples, order, rules.steps, of_steps, rules), rules.steps);
   auto by_rank = detail::bins{};
   for (std::size_t s = 0; s < rules.steps; ++s) {
-    auto const part = std::span{by_step.order}.subspan(by_step.offsets[s],
-                                                       by_step.offsets[s + 1] - by_step.offsets[s]);
-    deal_out(part, rules.ranks, rules.method, by_rank);
+    auto const step = by_step[s];
+    by_rank.append(
+        step, detail::parts_of(samples, step, rules.ranks, rules.method, rules), rules.ranks);
   }
   return {rules.steps, rules.ranks, std::move(by_rank.order), std::move(by_rank.offsets)};
 }

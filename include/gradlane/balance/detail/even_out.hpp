@@ -27,8 +27,8 @@ class even_out {
 
  private:
   struct pair {
-    std::size_t dear;
-    std::size_t cheap;
+    std::uint32_t dear;
+    std::uint32_t cheap;
   };
 
   [[nodiscard]] bool swap_once() {
@@ -50,8 +50,7 @@ class even_out {
 
   /// The exchange that leaves the larger of both loads smallest, if it lowers it.
   [[nodiscard]] std::optional<pair> best_pair(std::uint32_t high, std::uint32_t low) {
-    gather(high, of_high_);
-    gather(low, of_low_);
+    gather(high, low);
     auto const gap  = loads_[high] - loads_[low];
     auto best       = std::optional<pair>{};
     auto best_moved = 0.0;  // that of no exchange: half the gap is ideal, the whole gap as bad
@@ -59,30 +58,44 @@ class even_out {
       return moved > gap / 2 ? moved - gap / 2 : gap / 2 - moved;
     };
     std::size_t l = 0;
-    for (auto const dear : of_high_) {
-      // As dear gets cheaper, so does its best partner: both lists are walked once.
-      auto const moved_by = [&](std::size_t k) { return costs_[dear] - costs_[of_low_[k]]; };
-      while (l + 1 < of_low_.size() && off(moved_by(l + 1)) <= off(moved_by(l))) { ++l; }
-      if (l < of_low_.size() && off(moved_by(l)) < off(best_moved)) {
+    for (std::size_t h = 0; h < of_high_.count; ++h) {
+      // As the dear one gets cheaper, so does its best partner: both lists are walked once.
+      auto const dear     = of_high_.members[h];
+      auto const moved_by = [&](std::size_t k) {
+        return costs_[dear] - costs_[of_low_.members[k]];
+      };
+      while (l + 1 < of_low_.count && off(moved_by(l + 1)) <= off(moved_by(l))) { ++l; }
+      if (l < of_low_.count && off(moved_by(l)) < off(best_moved)) {
         best_moved = moved_by(l);
-        best       = pair{dear, of_low_[l]};
+        best       = pair{dear, of_low_.members[l]};
       }
     }
     return best;
   }
 
-  void gather(std::uint32_t part, std::vector<std::size_t>& members) const {
-    members.clear();
+  /// Some of the samples, dearest first.
+  struct list {
+    std::vector<std::uint32_t> members{};
+    std::size_t count{};
+  };
+
+  void gather(std::uint32_t high, std::uint32_t low) {
+    of_high_.count = 0;
+    of_low_.count  = 0;
     for (std::size_t i = 0; i < part_.size(); ++i) {
-      if (part_[i] == part) { members.push_back(i); }
+      // Written always and kept sometimes: no branches to mispredict.
+      of_high_.members[of_high_.count] = static_cast<std::uint32_t>(i);
+      of_low_.members[of_low_.count]   = static_cast<std::uint32_t>(i);
+      of_high_.count += part_[i] == high ? 1U : 0U;
+      of_low_.count += part_[i] == low ? 1U : 0U;
     }
   }
 
   std::span<double const> costs_;
   std::span<std::uint32_t> part_;
   std::vector<double> loads_;
-  std::vector<std::size_t> of_high_;
-  std::vector<std::size_t> of_low_;
+  list of_high_{std::vector<std::uint32_t>(costs_.size())};
+  list of_low_{std::vector<std::uint32_t>(costs_.size())};
 };
 
 }  // namespace gradlane::balance::detail
