@@ -2,13 +2,13 @@
 include_guard()
 include(gradlane_warnings)
 
-# gradlane_bench(<file> [LINK <target>...])
+# gradlane_bench(<file> [SOURCE <file>] [LINK <target>...])
 #
 # One benchmark program from one source file, called by the file's path below bench/ with _ for /
-# and without .cpp or .cu. Programs that link gradlane::mpi bring their own main and are skipped where
+# and without .cpp or .cu. SOURCE: where the file lies if not there. Programs that link gradlane::mpi bring their own main and are skipped where
 # MPI is absent; the others get Google Benchmark's. A .cu is skipped where nvcc is absent.
 function(gradlane_bench file)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE" "LINK")
   file(REAL_PATH ${file} path)
   file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/bench ${path})
   string(REGEX REPLACE "\\.(cpp|cu)$" "" name ${name})
@@ -23,6 +23,9 @@ function(gradlane_bench file)
   if("gradlane::nccl" IN_LIST arg_LINK AND NOT gradlane_nccl)
     message(STATUS "benchmark ${name}: skipped, no NCCL")
     return()
+  endif()
+  if(arg_SOURCE)
+    set(path ${arg_SOURCE})
   endif()
   add_executable(${name} ${path})
   gradlane_warnings(${name})

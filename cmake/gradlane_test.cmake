@@ -13,11 +13,11 @@ macro(gradlane_subdirectories)
   endforeach()
 endmacro()
 
-# gradlane_test(<path> [LINK <target>...] [RANKS <n>...] [CLIQUES <n>] [LABELS <label>...]
-#               [TIMEOUT <seconds>] [SANITIZE] [SCHEDULES <n>])
+# gradlane_test(<path> [SOURCE <file>] [LINK <target>...] [RANKS <n>...] [CLIQUES <n>]
+#               [LABELS <label>...] [TIMEOUT <seconds>] [SANITIZE] [SCHEDULES <n>])
 #
 # One program from one source file; the path is relative to tests/. Program and test are called by
-# that path with _ for / and without .cpp or .cu. Each doctest case is a test of its own, "name: case".
+# that path with _ for / and without .cpp or .cu. SOURCE: where the file lies if not there. Each doctest case is a test of its own, "name: case".
 # With RANKS the program runs as a whole on n MPI ranks instead, once for each n: "name.ranks<n>".
 # Where MPI is absent such tests are skipped, and so are all that link gradlane::mpi.
 #
@@ -30,7 +30,7 @@ endmacro()
 # SCHEDULES adds, under ptxsim, "name[.ranks<n>].schedules<n>": the whole program in as many random
 # orders of its work, each one that its streams and events allow.
 function(gradlane_test path)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZE" "CLIQUES;TIMEOUT;SCHEDULES" "LINK;RANKS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SANITIZE" "SOURCE;CLIQUES;TIMEOUT;SCHEDULES" "LINK;RANKS;LABELS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gradlane_test(${path}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -60,8 +60,11 @@ function(gradlane_test path)
     return()
   endif()
 
+  if(NOT arg_SOURCE)
+    set(arg_SOURCE ${gradlane_tests_dir}/${path})
+  endif()
   if(NOT TARGET ${name})
-    add_executable(${name} ${gradlane_tests_dir}/${path})
+    add_executable(${name} ${arg_SOURCE})
     target_compile_definitions(${name} PRIVATE _GLIBCXX_ASSERTIONS)
     gradlane_warnings(${name})
     if(needs_mpi)
