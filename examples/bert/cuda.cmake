@@ -22,6 +22,7 @@ add_library(
   cuda/linear.cu
   cuda/matmul.cpp
   cuda/norms.cu
+  cuda/optimizer.cu
   cuda/pointwise.cu
 )
 target_link_libraries(

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optimizer.hpp"
 
-#include "errors.hpp"  // for input_error
-
 #include <gradlane/error.hpp>  // for expects
 
 #include <algorithm>  // for min, copy
@@ -104,15 +102,6 @@ void lamb_apply(factors const& f, elements const& e) {
 }
 
 }  // namespace
-
-void optimizer_settings::check() const {
-  auto const below_one = [](double x) { return x >= 0 && x < 1; };
-  if (!below_one(beta1) || !below_one(beta2)) {
-    throw input_error{"the optimizer's betas must lie in [0, 1)"};
-  }
-  if (!(epsilon > 0)) { throw input_error{"the optimizer's epsilon must be positive"}; }
-  if (!(weight_decay >= 0)) { throw input_error{"weight decay must not be negative"}; }
-}
 
 optimizer::optimizer(parameter_list const& list, optimizer_settings const& settings)
     : settings_{settings}, total_{list.total()}, first_(total_), second_(total_) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "parameters.hpp"  // for parameter_list
+#include "optimizer_settings.hpp"  // for optimizer_settings
+#include "parameters.hpp"          // for parameter_list
 
 #include <gradlane/clip/report.hpp>  // for step_status
 #include <gradlane/types.hpp>        // for bf16
@@ -12,30 +13,6 @@
 #include <vector>   // for vector
 
 namespace bert {
-
-enum class update_rule { adamw, lamb };
-
-struct optimizer_settings {
-  update_rule rule         = update_rule::adamw;
-  double beta1             = 0.9;
-  double beta2             = 0.999;
-  double epsilon           = 1e-8;  // outside of the root; LAMB's is 1e-6
-  double weight_decay      = 0.01;  // decoupled; biases and LayerNorm have none
-  bool bias_correction     = true;
-  bool trust_without_decay = false;  // LAMB: a trust ratio also where there is no decay (NVLAMB)
-
-  /// @throws input_error for values that no run can mean.
-  void check() const;
-
-  friend bool operator==(optimizer_settings const&, optimizer_settings const&) = default;
-};
-
-[[nodiscard]] inline optimizer_settings lamb_settings() {
-  auto result    = optimizer_settings{};
-  result.rule    = update_rule::lamb;
-  result.epsilon = 1e-6;
-  return result;
-}
 
 /// AdamW and LAMB on fp32 master weights in host memory, on OpenMP's threads.
 ///

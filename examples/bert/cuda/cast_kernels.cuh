@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "quads.cuh"  // for load, store
+#include "quads.cuh"  // for load_vector, store_vector
 
 #include <gradlane/types.hpp>  // for bf16
 
@@ -9,18 +9,15 @@
 
 namespace bert::cuda {
 
-/// to = from, rounded; four elements a thread, both aligned to four.
+/// to = from, rounded; four elements a thread.
 template <unsigned Threads>
 __global__ void __launch_bounds__(Threads)
     round_to_bf16(float const* from, gradlane::bf16* to, std::size_t size) {
-  auto const first = 4 * (std::size_t{blockIdx.x} * Threads + threadIdx.x);
-  if (first + 4 <= size) {
-    store(load(from + first), to + first);
-    return;
-  }
-  for (auto i = first; i < size; ++i) {
-    auto const rounded = __float2bfloat16_rn(from[i]);
-    to[i].bits         = __bfloat16_as_ushort(rounded);
+  auto const first = 4 * Threads * std::size_t{blockIdx.x};
+  auto const here  = static_cast<int>(min(size - first, std::size_t{4 * Threads}));
+  auto const index = static_cast<int>(4 * threadIdx.x);
+  if (index < here) {
+    store_vector(load_vector(from + first, index, here), to + first, index, here);
   }
 }
 

@@ -41,27 +41,36 @@ __device__ inline void store(quad const& value, gradlane::bf16* to) {
   *reinterpret_cast<uint2*>(to) = {pair(0), pair(2)};
 }
 
-[[nodiscard]] __device__ inline bool whole(float const* at, int column, int columns) {
-  return column + 4 <= columns && reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+/// Whether elements index … index + 3 of a vector can be moved at once.
+template <class T>
+[[nodiscard]] __device__ bool is_whole(T const* vector, int index, int size) {
+  return index + 4 <= size && reinterpret_cast<std::uintptr_t>(vector + index) % sizeof(T[4]) == 0;
 }
 
-/// Elements column … column + 3 of a vector; 0 beyond its end, and where it is null.
-[[nodiscard]] __device__ inline quad load_vector(float const* vector, int column, int columns) {
+/// Elements index … index + 3 of a vector; 0 beyond its end, and where it is null.
+[[nodiscard]] __device__ inline quad load_vector(float const* vector, int index, int size) {
   if (vector == nullptr) { return {}; }
-  if (whole(vector + column, column, columns)) { return load(vector + column); }
+  if (is_whole(vector, index, size)) { return load(vector + index); }
   auto result = quad{};
   for (auto e = 0; e < 4; ++e) {
-    if (column + e < columns) { result.x[e] = vector[column + e]; }
+    if (index + e < size) { result.x[e] = vector[index + e]; }
   }
   return result;
 }
-__device__ inline void store_vector(quad const& value, float* vector, int column, int columns) {
-  if (whole(vector + column, column, columns)) {
-    store(value, vector + column);
+
+__device__ inline void store(float value, float& to) { to = value; }
+__device__ inline void store(float value, gradlane::bf16& to) {
+  to.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+/// Writes them, but for those beyond the end.
+template <class T>
+__device__ void store_vector(quad const& value, T* vector, int index, int size) {
+  if (is_whole(vector, index, size)) {
+    store(value, vector + index);
     return;
   }
   for (auto e = 0; e < 4; ++e) {
-    if (column + e < columns) { vector[column + e] = value.x[e]; }
+    if (index + e < size) { store(value.x[e], vector[index + e]); }
   }
 }
 
