@@ -4,6 +4,7 @@
 /// Everything of gradlane that needs neither CUDA nor MPI.
 
 // IWYU pragma: begin_exports
+#include <gradlane/adasum.hpp>
 #include <gradlane/adasum/combine.hpp>
 #include <gradlane/adasum/device.hpp>
 #include <gradlane/adasum/tree.hpp>
