@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/clip/policy.hpp>         // for average, clip_policy, non_finite, scaling
-#include <gradlane/clip/rules.hpp>          // for make_rules, pipeline_options
-#include <gradlane/clip/threshold.hpp>      // for adaptive
-#include <gradlane/concepts.hpp>            // for communicator_for, device
-#include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
-#include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
-#include <gradlane/types.hpp>               // for dtype, reduction
+#include <gradlane/adasum/device.hpp>   // for adasum_device
+#include <gradlane/clip/policy.hpp>     // for average, clip_policy, non_finite, reduce, scaling
+#include <gradlane/clip/rules.hpp>      // for make_rules, pipeline_options
+#include <gradlane/clip/threshold.hpp>  // for adaptive
+#include <gradlane/concepts.hpp>        // for communicator_for, device
+#include <gradlane/detail/adasum_reducer.hpp>  // for make_reducer
+#include <gradlane/detail/bucket_reducer.hpp>  // for make_reducer
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
+#include <gradlane/reduction_pipeline.hpp>     // for reduction_pipeline
+#include <gradlane/types.hpp>                  // for dtype, reduction
 
 #include <string>       // for string
 #include <type_traits>  // for is_same_v
@@ -17,19 +20,20 @@ namespace gradlane {
 
 /// Clips and all-reduces gradients bucket by bucket while backward goes on.
 ///
-/// `Clip`, `Average` and `NonFinite` say what is computed (formulas in clip/policy.hpp; describe()
-/// prints them), `Scaling` how; reduction_pipeline says how steps are made.
+/// `Clip`, `Reduction` (of `average` or `reduce`) and `NonFinite` say what is computed (formulas in
+/// clip/policy.hpp; describe() prints them), `Scaling` how; reduction_pipeline says how steps are
+/// made.
 ///
 /// Source: Kim et al. 2024, arXiv 2402.02447.
 template <device Device,
           communicator_for<Device> Comm,
           clip_policy Clip,
-          class Average   = average::ranks,
+          class Reduction = average::ranks,
           class NonFinite = non_finite::propagate,
           class Scaling   = scaling::automatic>
 class clip_allreduce : public reduction_pipeline<Device, Comm> {
   using base                     = reduction_pipeline<Device, Comm>;
-  static constexpr auto weighted = std::is_same_v<Average, average::weighted>;
+  static constexpr auto weighted = std::is_same_v<Reduction, average::weighted>;
   static constexpr auto adaptive = std::is_same_v<Clip, clip::bucketwise<threshold::adaptive>>;
   static constexpr auto sums     = Comm::supports(reduction::sum, dtype::fp64);
 
@@ -37,6 +41,13 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
                     scaling_communicator_for<Comm, Device>,
                 "clip_allreduce: scaling::premultiplied needs a communicator with "
                 "capabilities.premultiplied_sum; use scaling::automatic");
+  static_assert(!std::is_same_v<Reduction, reduce::adasum> || adasum_device<Device>,
+                "clip_allreduce: reduce::adasum needs a device with dot_products and combine; see "
+                "adasum_device");
+  static_assert(!std::is_same_v<Reduction, reduce::adasum> ||
+                    !std::is_same_v<Scaling, scaling::premultiplied>,
+                "clip_allreduce: reduce::adasum cannot multiply on the way; use "
+                "scaling::automatic");
   static_assert(!weighted || sums,
                 "clip_allreduce: average::weighted needs a communicator that supports "
                 "reduction::sum of fp64");
@@ -54,15 +65,16 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   clip_allreduce(gradient_buckets<Device>& buckets,
                  Comm& comm,
                  Clip clip,
-                 Average average          = {},
+                 Reduction reduction      = {},
                  NonFinite /*non_finite*/ = {},
                  Scaling /*scaling*/      = {},
                  pipeline_options options = {})
       : base{buckets,
              comm,
-             detail::make_rules<Clip, Average, NonFinite, Scaling>(
-                 clip, average, options, comm.size(), scaling_communicator_for<Comm, Device>),
-             describe_policies(clip, average, options),
+             make_rules(clip, reduction, comm, options),
+             detail::make_reducer(
+                 buckets, comm, make_rules(clip, reduction, comm, options), reduction),
+             describe_policies(clip, reduction, options),
              std::is_same_v<NonFinite, non_finite::fail>,
              clip.bounds(buckets.plan()),
              options.construction_deadline},
@@ -94,10 +106,18 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   }
 
  private:
+  [[nodiscard]] static detail::pipeline_rules make_rules(Clip const& clip,
+                                                         Reduction reduction,
+                                                         Comm const& comm,
+                                                         pipeline_options const& options) {
+    return detail::make_rules<Clip, Reduction, NonFinite, Scaling>(
+        clip, reduction, options, comm.size(), scaling_communicator_for<Comm, Device>);
+  }
+
   [[nodiscard]] static std::string describe_policies(Clip const& clip,
-                                                     Average average,
+                                                     Reduction reduction,
                                                      pipeline_options const& options) {
-    auto text = "  clip: " + clip.describe() + "\n  average: " + average.describe() +
+    auto text = "  clip: " + clip.describe() + "\n  over ranks: " + reduction.describe() +
                 "\n  non-finite: " + NonFinite::describe() + "\n";
     if (options.loss_scale != nullptr) {
       text += "  loss scale: multiplies the bounds";

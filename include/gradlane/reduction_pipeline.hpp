@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>          // for bucket_plan
-#include <gradlane/buckets/readiness.hpp>     // for readiness
-#include <gradlane/clip/report.hpp>           // for bucket_record, step_record, step_report
-#include <gradlane/clip/rules.hpp>            // for pipeline_options, pipeline_rules
-#include <gradlane/concepts.hpp>              // for communicator_for, device, timeout
-#include <gradlane/detail/agreement.hpp>      // for sync_agree
-#include <gradlane/detail/bucket_stages.hpp>  // for bucket_stages
-#include <gradlane/detail/exchange.hpp>       // for sync_broadcast
-#include <gradlane/detail/make_report.hpp>    // for fill_report, throw_if_skipped
-#include <gradlane/error.hpp>                 // for expects, state_error, timeout_error
-#include <gradlane/gradient_buckets.hpp>      // for gradient_buckets
-#include <gradlane/types.hpp>                 // for name_of
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
+#include <gradlane/buckets/readiness.hpp>      // for readiness
+#include <gradlane/clip/report.hpp>            // for bucket_record, step_record, step_report
+#include <gradlane/clip/rules.hpp>             // for pipeline_options, pipeline_rules
+#include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
+#include <gradlane/detail/agreement.hpp>       // for sync_agree
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
+#include <gradlane/detail/bucket_stages.hpp>   // for bucket_stages
+#include <gradlane/detail/exchange.hpp>        // for sync_broadcast
+#include <gradlane/detail/make_report.hpp>     // for fill_report, throw_if_skipped
+#include <gradlane/error.hpp>                  // for expects, state_error, timeout_error
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
+#include <gradlane/types.hpp>                  // for name_of
 
 #include <cmath>        // for isfinite
 #include <cstddef>      // for size_t
 #include <cstdint>      // for uint64_t
 #include <exception>    // for exception
+#include <memory>       // for unique_ptr
 #include <mutex>        // for mutex, scoped_lock
 #include <span>         // for span
 #include <string>       // for string, to_string
@@ -155,6 +157,7 @@ class reduction_pipeline {
     sync_results(no_deadline);
     stages_.sync_download(host_records_, host_step_);
     detail::fill_report(report_, plan(), rules_, host_records_, host_step_);
+    stages_.reducer().fill(report_);
     if (fails_) { detail::throw_if_skipped(report_, comm_.rank()); }
     return report_;
   }
@@ -169,11 +172,13 @@ class reduction_pipeline {
 
  protected:
   /// Collective; blocks.
-  /// @param policy  describes the policies; compared over the ranks.
-  /// @param fails   sync_report() throws where a step was skipped.
+  /// @param reducer  joins the buckets over the ranks.
+  /// @param policy   describes the policies; compared over the ranks.
+  /// @param fails    sync_report() throws where a step was skipped.
   reduction_pipeline(gradient_buckets<Device>& buckets,
                      Comm& comm,
                      detail::pipeline_rules const& rules,
+                     std::unique_ptr<detail::bucket_reducer<Device>> reducer,
                      std::string const& policy,
                      bool fails,
                      std::span<double const> bounds,
@@ -184,8 +189,7 @@ class reduction_pipeline {
         policy_{policy + storage_text()},
         fails_{fails},
         ready_{plan()},
-        stages_{buckets, comm, rules} {
-    check_dtypes();
+        stages_{buckets, comm, rules, std::move(reducer)} {
     detail::sync_agree(buckets.device(), stages_.communicate(), comm_, plan(), policy_, deadline);
     reset(bounds, deadline);
   }
@@ -272,17 +276,6 @@ class reduction_pipeline {
     check_not_failed(call);
     if (phase_ != phase::finished) {
       throw state_error{std::string{call} + ": valid only from finish of a step to the next begin"};
-    }
-  }
-
-  void check_dtypes() const {
-    for (auto b = std::size_t{0}; b < plan().buckets().size(); ++b) {
-      auto const type = buckets_.bucket(b).wire.type();
-      if (!Comm::supports(rules_.operation, type)) {
-        throw contract_error{"clip_allreduce: the communicator has no " +
-                             std::string{name_of(rules_.operation)} + " of " +
-                             std::string{name_of(type)} + "; set storage_options::reduce"};
-      }
     }
   }
 

@@ -54,4 +54,5 @@ TEST_CASE("clip_allreduce allocates nothing in a step after the first") {
   CHECK(allocations_of(clip::bucketwise{threshold::adaptive{.agreed = true}},
                        average::none{},
                        {.accumulate = dtype::fp32}) == 0);
+  CHECK(allocations_of(clip::bucketwise{threshold::equal{1.0}}, reduce::adasum{}, {}) == 0);
 }

@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+#include <support/adasum.hpp>
 #include <support/model.hpp>
 
 #include <array>
@@ -101,6 +102,32 @@ TEST_CASE("clip_allreduce over MPI agrees with the serial reference in every mod
         [](auto const& g, auto const& plan) {
           return test::reference_bucketwise(g, plan, threshold::equal{2.0}.values(plan));
         });
+  }
+}
+
+TEST_CASE("clip_allreduce over MPI joins gradients by Adasum") {
+  auto device      = host::device{};
+  auto comm        = mpi::from_mpi(device, MPI_COMM_WORLD);
+  auto const sizes = std::vector<std::size_t>{5, 0, 3000, 64, 1};
+  auto buckets     = gradient_buckets{device, bucket_plan{test::parameters(sizes), test::one_each}};
+  auto pipeline    = clip_allreduce{buckets, comm, clip::none{}, reduce::adasum{}};
+  auto compute     = device.make_stream();
+  for (auto step = std::size_t{0}; step < 3; ++step) {
+    test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+      test::write(view, comm.rank(), step, p);
+    });
+    auto const g  = test::all_gradients(comm.size(), step, sizes);
+    auto expected = std::vector<std::vector<double>>{};
+    for (auto p = std::size_t{0}; p < sizes.size(); ++p) {
+      auto vectors = std::vector<test::wide_vector>{};
+      for (auto const& own : g) { vectors.emplace_back(own[p].begin(), own[p].end()); }
+      auto const joined = test::adasum_tree(vectors).value;
+      expected.emplace_back(joined.begin(), joined.end());
+    }
+    CHECK(test::largest_error(buckets, expected) <= 4 * 3 * eps * 8 * 1.5 * comm.size());
+    auto const ratio = pipeline.sync_report().orthogonality;
+    CHECK(ratio > 0.0);
+    CHECK((comm.size() > 1 || ratio == 1.0));
   }
 }
 

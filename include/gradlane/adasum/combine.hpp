@@ -36,7 +36,8 @@ inline constexpr double least_normal_double = std::numeric_limits<double>::min()
 /// 1 − a·b / (2‖a‖²) and 1 − a·b / (2‖b‖²); 1 where a norm is 0, so that the other vector is the
 /// result. One of them is NaN, and so all of the result, where a vector holds Inf or NaN.
 ///
-/// Orthogonal vectors are added, parallel ones averaged; a and −a give 0.
+/// Orthogonal vectors are added, parallel ones averaged; a and −a give 0. Not continuous where a
+/// vector vanishes: (0, b) gives b, (εb, b) about b / 2.
 /// Source: Maleki et al. 2020, arXiv 2006.02924.
 [[nodiscard]] GRADLANE_HOST_DEVICE constexpr pair_coefficients adasum_coefficients(
     pair_products const& p) noexcept {

@@ -147,6 +147,29 @@ struct weighted {
 
 }  // namespace average
 
+/// Ways to join the gradients of the ranks that are no averages; they stand in the place of one.
+namespace reduce {
+
+/// Adasum: parameter by parameter the tree over all ranks of
+///
+///     adasum(a, b) = (1 - a·b / (2‖a‖²)) a + (1 - a·b / (2‖b‖²)) b
+///
+/// which adds what is orthogonal and averages what is parallel, so that more ranks do not ask for
+/// another learning rate. Clipping comes first where it is local, last for clip::after; each rank's
+/// gradient is that of its own batch, so that its losses are to be averaged over that alone. See
+/// adasum_all_reduce for the tree, precision and cost, step_report::orthogonality for a measure.
+///
+/// Source: Maleki et al. 2020, arXiv 2006.02924.
+struct adasum {
+  [[nodiscard]] static std::string describe() {
+    return "adasum: for mean_r read, parameter by parameter, the tree over the ranks of "
+           "adasum(a, b) = (1 - a.b / (2|a|^2)) a + (1 - a.b / (2|b|^2)) b, neighbours first, "
+           "surplus ranks before all";
+  }
+};
+
+}  // namespace reduce
+
 /// What to do about Inf and NaN in a gradient. They reach every rank through the reduction itself:
 /// a bucket whose local norm is not finite gets the coefficient NaN, which makes all of it NaN.
 namespace non_finite {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <gradlane/clip/coefficient.hpp>  // for loss_scaling
-#include <gradlane/clip/policy.hpp>       // for average, clip_scope, divide, non_finite, scaling
-#include <gradlane/clip/threshold.hpp>    // for adaptive
-#include <gradlane/concepts.hpp>          // for timeout
-#include <gradlane/types.hpp>             // for reduction
+#include <gradlane/clip/policy.hpp>  // for average, clip_scope, divide, non_finite, reduce, scaling
+#include <gradlane/clip/threshold.hpp>  // for adaptive
+#include <gradlane/concepts.hpp>        // for timeout
+#include <gradlane/types.hpp>           // for reduction
 
 #include <chrono>       // for minutes
 #include <cmath>        // for sqrt
@@ -52,9 +52,10 @@ struct pipeline_rules {
   }
 };
 
-inline void apply_average(pipeline_rules& /*rules*/, average::none /*policy*/, double /*ranks*/) {}
+inline void apply_reduction(pipeline_rules& /*rules*/, average::none /*policy*/, double /*ranks*/) {
+}
 
-inline void apply_average(pipeline_rules& rules, average::ranks policy, double ranks) {
+inline void apply_reduction(pipeline_rules& rules, average::ranks policy, double ranks) {
   switch (policy.placement) {
     case divide::before:
       rules.share = 1.0 / ranks;
@@ -72,10 +73,14 @@ inline void apply_average(pipeline_rules& rules, average::ranks policy, double r
   if (plain) { rules.operation = reduction::average; }
 }
 
-inline void apply_average(pipeline_rules& rules, average::weighted policy, double ranks) {
+inline void apply_reduction(pipeline_rules& rules, average::weighted policy, double ranks) {
   rules.weighted       = true;
   rules.scales         = true;
   rules.weight_divisor = policy.by_ranks ? ranks : 0.0;
+}
+
+inline void apply_reduction(pipeline_rules& rules, reduce::adasum /*policy*/, double /*ranks*/) {
+  rules.in_reduction = false;
 }
 
 template <class Clip>
@@ -90,9 +95,12 @@ void apply_clip(pipeline_rules& rules, Clip const& clip) {
 }
 
 /// @param can_scale  the communicator has capabilities.premultiplied_sum.
-template <clip_policy Clip, class Average, class NonFinite, class Scaling>
-[[nodiscard]] pipeline_rules make_rules(
-    Clip const& clip, Average average, pipeline_options const& options, int ranks, bool can_scale) {
+template <clip_policy Clip, class Reduction, class NonFinite, class Scaling>
+[[nodiscard]] pipeline_rules make_rules(Clip const& clip,
+                                        Reduction reduction,
+                                        pipeline_options const& options,
+                                        int ranks,
+                                        bool can_scale) {
   auto rules = pipeline_rules{};
   apply_clip(rules, clip);
   auto const after   = rules.scope == clip_scope::reduced_total;
@@ -102,7 +110,7 @@ template <clip_policy Clip, class Average, class NonFinite, class Scaling>
                                               options.loss_scale != nullptr && options.unscale);
   rules.detects      = NonFinite::detects;
   rules.in_reduction = can_scale && !std::is_same_v<Scaling, scaling::in_place>;
-  apply_average(rules, average, static_cast<double>(ranks));
+  apply_reduction(rules, reduction, static_cast<double>(ranks));
   return rules;
 }
 

@@ -8,6 +8,7 @@
 #include <gradlane/clip/report.hpp>            // for bucket_record, step_record
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/error.hpp>                  // for expects
@@ -16,7 +17,9 @@
 
 #include <array>    // for array
 #include <cstddef>  // for byte, size_t
+#include <memory>   // for unique_ptr
 #include <span>     // for as_bytes, as_writable_bytes, span
+#include <utility>  // for move
 #include <vector>   // for vector
 
 namespace gradlane::detail {
@@ -25,7 +28,7 @@ namespace gradlane::detail {
 /// in device memory. It only enqueues; it knows nothing of readiness, phases or policies' types.
 ///
 ///     prepare      wait for marks ▶ add up or pack ▶ norm ▶ coefficient ▶ scale
-///     communicate                                              wait ▶ all-reduce
+///     communicate                                              wait ▶ reduce
 ///     settle                                                             wait ▶ check ▶ write back
 template <device Device, communicator_for<Device> Comm>
 class bucket_stages {
@@ -33,8 +36,15 @@ class bucket_stages {
   using stream = typename Device::stream;
   using event  = typename Device::event;
 
-  bucket_stages(gradient_buckets<Device>& buckets, Comm& comm, pipeline_rules rules)
-      : device_{buckets.device()}, comm_{comm}, buckets_{buckets}, rules_{rules} {}
+  bucket_stages(gradient_buckets<Device>& buckets,
+                Comm& comm,
+                pipeline_rules rules,
+                std::unique_ptr<bucket_reducer<Device>> reducer)
+      : device_{buckets.device()},
+        comm_{comm},
+        buckets_{buckets},
+        rules_{rules},
+        reducer_{std::move(reducer)} {}
   bucket_stages(bucket_stages const&)            = delete;
   bucket_stages& operator=(bucket_stages const&) = delete;
   ~bucket_stages() {
@@ -54,6 +64,7 @@ class bucket_stages {
   void sync_reset(std::span<double const> bounds, timeout deadline) {
     expects(bounds.size() == (rules_.scope == clip_scope::local_bucket ? count() : 1),
             "clip_allreduce: the clip policy gives another number of bounds than it has to");
+    reducer_->sync_reset(deadline);
     make_marks();
     prepared_.clear();
     reduced_.clear();
@@ -193,6 +204,7 @@ class bucket_stages {
     device_.download(settle_,
                      buffer_view{step_.data(), sizeof(step_record), dtype::uint8},
                      std::as_writable_bytes(std::span{&numbers, 1}));
+    reducer_->download(settle_);
     device_.sync(settle_);
   }
 
@@ -213,6 +225,8 @@ class bucket_stages {
   [[nodiscard]] step_record* step() const noexcept {
     return reinterpret_cast<step_record*>(step_.data());
   }
+
+  [[nodiscard]] bucket_reducer<Device> const& reducer() const noexcept { return *reducer_; }
 
   /// The stream that communicates, for exchanges between steps.
   [[nodiscard]] stream& communicate() noexcept { return communicate_; }
@@ -300,20 +314,10 @@ class bucket_stages {
     }
     device_.record(prepared_[bucket], prepare_);
     device_.wait(communicate_, prepared_[bucket]);
-    all_reduce(storage.wire, coefficient);
+    reducer_->reduce(communicate_, bucket, coefficient);
     device_.record(reduced_[bucket], communicate_);
     sent_ = bucket + 1;
     settle(bucket);
-  }
-
-  void all_reduce(buffer_view wire, float const* coefficient) {
-    if constexpr (scaling_communicator_for<Comm, Device>) {
-      if (coefficient != nullptr) {
-        comm_.all_reduce_scaled(communicate_, wire, wire, coefficient);
-        return;
-      }
-    }
-    comm_.all_reduce(communicate_, wire, wire, rules_.operation);
   }
 
   /// What follows the reduction of a bucket.
@@ -373,6 +377,7 @@ class bucket_stages {
   Comm& comm_;
   gradient_buckets<Device>& buckets_;
   pipeline_rules rules_;
+  std::unique_ptr<bucket_reducer<Device>> reducer_;
   std::size_t sent_{0};  // buckets of the step whose reduction was enqueued
 
   typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/adasum.hpp>                 // for adasum_all_reduce, adasum_buffer
+#include <gradlane/adasum/device.hpp>          // for adasum_device
+#include <gradlane/clip/policy.hpp>            // for adasum
+#include <gradlane/clip/report.hpp>            // for step_report
+#include <gradlane/clip/rules.hpp>             // for pipeline_rules
+#include <gradlane/concepts.hpp>               // for communicator_for, timeout
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
+
+#include <cmath>     // for isnan
+#include <cstddef>   // for size_t
+#include <limits>    // for numeric_limits
+#include <memory>    // for make_unique, unique_ptr
+#include <optional>  // for optional
+#include <utility>   // for move
+#include <vector>    // for vector
+
+namespace gradlane::detail {
+
+/// By Adasum, parameter by parameter.
+template <adasum_device Device, communicator_for<Device> Comm>
+class adasum_reducer final : public bucket_reducer<Device> {
+ public:
+  using stream = typename Device::stream;
+
+  adasum_reducer(gradient_buckets<Device>& buckets, Comm& comm) : buckets_{buckets}, comm_{comm} {}
+
+  void sync_reset(timeout deadline) override {
+    auto list = std::vector<adasum_buffer>{};
+    for (auto b = std::size_t{0}; b < buckets_.plan().buckets().size(); ++b) {
+      auto& added = list.emplace_back(buckets_.bucket(b).wire);
+      for (auto const owner : buckets_.plan().buckets()[b].parameters) {
+        auto const& slot = *buckets_.plan().slot(owner);
+        added.segments.push_back({.begin = slot.offset, .end = slot.offset + slot.count});
+      }
+    }
+    reduction_.reset();
+    reduction_.emplace(buckets_.device(), comm_, std::move(list), deadline);
+  }
+
+  void reduce(stream& s, std::size_t bucket, float const* /*none*/) override {
+    reduction_->reduce(s, bucket);
+  }
+
+  void download(stream& s) override { reduction_->download(s); }
+
+  void fill(step_report& report) const override {
+    auto const& plan = buckets_.plan();
+    auto sum         = 0.0;
+    auto count       = 0.0;
+    report.parameter_orthogonality.assign(plan.parameters().size(),
+                                          std::numeric_limits<double>::quiet_NaN());
+    for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
+      for (auto t = std::size_t{0}; t < plan.buckets()[b].parameters.size(); ++t) {
+        auto const ratio = reduction_->orthogonality(b, t);
+        report.parameter_orthogonality[plan.buckets()[b].parameters[t]] = ratio;
+        if (std::isnan(ratio)) { continue; }
+        sum += ratio;
+        count += 1.0;
+      }
+    }
+    report.orthogonality = count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
+  }
+
+ private:
+  gradient_buckets<Device>& buckets_;
+  Comm& comm_;
+  std::optional<adasum_all_reduce<Device, Comm>> reduction_;
+};
+
+template <adasum_device Device, communicator_for<Device> Comm>
+[[nodiscard]] std::unique_ptr<bucket_reducer<Device>> make_reducer(
+    gradient_buckets<Device>& buckets,
+    Comm& comm,
+    pipeline_rules const& /*rules*/,
+    reduce::adasum const& /*policy*/) {
+  return std::make_unique<adasum_reducer<Device, Comm>>(buckets, comm);
+}
+
+}  // namespace gradlane::detail

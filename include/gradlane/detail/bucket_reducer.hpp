@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buffer_view.hpp>       // for buffer_view
+#include <gradlane/clip/report.hpp>       // for step_report
+#include <gradlane/clip/rules.hpp>        // for pipeline_rules
+#include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
+#include <gradlane/error.hpp>             // for contract_error
+#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+#include <gradlane/types.hpp>             // for name_of, reduction
+
+#include <cstddef>  // for size_t
+#include <memory>   // for make_unique, unique_ptr
+#include <string>   // for string
+
+namespace gradlane::detail {
+
+/// How a pipeline joins its buckets over the ranks: what a reduction policy comes to.
+template <device Device>
+class bucket_reducer {
+ public:
+  using stream = typename Device::stream;
+
+  bucket_reducer()                                 = default;
+  bucket_reducer(bucket_reducer const&)            = delete;
+  bucket_reducer& operator=(bucket_reducer const&) = delete;
+  virtual ~bucket_reducer()                        = default;
+
+  /// Makes ready for the buckets as they are laid out now. Collective; blocks; nothing may be in
+  /// flight.
+  virtual void sync_reset(timeout deadline) = 0;
+
+  /// Enqueues the reduction of a bucket's wire, in place.
+  /// @param coefficient  of this rank, in device memory, or null: 1. Not null only where the rules
+  ///   say in_reduction.
+  virtual void reduce(stream& s, std::size_t bucket, float const* coefficient) = 0;
+
+  /// Enqueues the copy to the host of what fill() tells.
+  virtual void download(stream& /*s*/) {}
+  virtual void fill(step_report& /*report*/) const {}
+};
+
+/// By the communicator's own sum or average.
+template <device Device, communicator_for<Device> Comm>
+class all_reducer final : public bucket_reducer<Device> {
+ public:
+  /// @throws contract_error for a dtype that the communicator cannot reduce.
+  all_reducer(gradient_buckets<Device>& buckets, Comm& comm, reduction operation)
+      : buckets_{buckets}, comm_{comm}, operation_{operation} {
+    for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
+      auto const type = buckets.bucket(b).wire.type();
+      if (!Comm::supports(operation, type)) {
+        throw contract_error{"clip_allreduce: the communicator has no " +
+                             std::string{name_of(operation)} + " of " + std::string{name_of(type)} +
+                             "; set storage_options::reduce"};
+      }
+    }
+  }
+
+  void sync_reset(timeout /*deadline*/) override {}
+
+  void reduce(typename Device::stream& s, std::size_t bucket, float const* coefficient) override {
+    auto const wire = buckets_.bucket(bucket).wire;
+    if constexpr (scaling_communicator_for<Comm, Device>) {
+      if (coefficient != nullptr) {
+        comm_.all_reduce_scaled(s, wire, wire, coefficient);
+        return;
+      }
+    }
+    comm_.all_reduce(s, wire, wire, operation_);
+  }
+
+ private:
+  gradient_buckets<Device>& buckets_;
+  Comm& comm_;
+  reduction operation_;
+};
+
+/// The reducer of a policy; policies that are no averages have overloads of their own.
+template <device Device, communicator_for<Device> Comm, class Average>
+[[nodiscard]] std::unique_ptr<bucket_reducer<Device>> make_reducer(
+    gradient_buckets<Device>& buckets,
+    Comm& comm,
+    pipeline_rules const& rules,
+    Average const& /*policy*/) {
+  return std::make_unique<all_reducer<Device, Comm>>(buckets, comm, rules.operation);
+}
+
+}  // namespace gradlane::detail
