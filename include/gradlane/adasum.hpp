@@ -7,19 +7,20 @@
 #include <gradlane/buffer_view.hpp>            // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>               // for communicator_for, no_deadline, timeout
 #include <gradlane/detail/agreement.hpp>       // for sync_agree
+#include <gradlane/detail/fnv1a.hpp>           // for fnv1a
 #include <gradlane/detail/host_device.hpp>     // for GRADLANE_HOST_DEVICE
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
-#include <gradlane/detail/fnv1a.hpp>       // for fnv1a
 #include <gradlane/error.hpp>                  // for contract_error, expects
 #include <gradlane/types.hpp>                  // for dtype, is_floating, name_of, size_of
 
-#include <algorithm>  // for max
-#include <chrono>     // for minutes
-#include <cstddef>    // for byte, size_t
-#include <span>       // for as_writable_bytes, span
-#include <string>     // for string, to_string
-#include <utility>    // for move
-#include <vector>     // for vector
+#include <algorithm>    // for max
+#include <chrono>       // for minutes
+#include <cstddef>      // for byte, size_t
+#include <span>         // for as_writable_bytes, span
+#include <string>       // for string, to_string
+#include <string_view>  // for string_view
+#include <utility>      // for move
+#include <vector>       // for vector
 
 namespace gradlane {
 
@@ -229,7 +230,7 @@ class adasum_all_reduce {
         s,
         comm_,
         hash.value(),
-        [&] { return own; },
+        [&] { return std::string_view{own}; },
         "adasum_all_reduce: ranks were made with different buffers: ",
         deadline);
   }

@@ -59,10 +59,11 @@ struct tree_level {
 class rank_tree {
  public:
   /// @param ranks  at least 1.
-  explicit rank_tree(int ranks) : ranks_{ranks} {
+  explicit rank_tree(int ranks)
+      : ranks_{ranks},
+        power_{static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)))},
+        surplus_{ranks - power_} {
     expects(ranks >= 1, "rank_tree: needs at least one rank");
-    power_   = static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks)));
-    surplus_ = ranks - power_;
   }
 
   /// Ranks that hand their gradients to a neighbour first, and get the result from it in the end.
@@ -147,8 +148,8 @@ class rank_tree {
   }
 
   int ranks_;
-  int power_{};
-  int surplus_{};
+  int power_;
+  int surplus_;
 };
 
 }  // namespace gradlane

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>       // for buffer_view
 #include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
