@@ -17,6 +17,7 @@ endif()
 
 add_library(
   gradlane_bert_cuda STATIC
+  cuda/attention.cu
   cuda/cross_entropy.cu
   cuda/index.cpp
   cuda/linear.cu

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "support.hpp"  // for make_batch, formula_parameters, gradient_store, relative_error
+#include "model_run.hpp"  // for check_close, run_model
+#include "on_cpu.hpp"     // for on_cpu, on_reference
+#include "support.hpp"    // for make_batch, formula_parameters
 
 #include <gradlane/types.hpp>  // for bf16
 
@@ -20,33 +22,7 @@ namespace {
 
 using namespace bert;
 using gradlane::bf16;
-
-template <class Device>
-struct result {
-  losses sums;
-  test::gradient_store<typename Device::real> gradients;
-};
-
-template <class Device>
-result<Device> run(model_config const& config,
-                   Device& device,
-                   std::vector<batch> const& pieces,
-                   double probability = 0.1) {
-  auto const list       = parameter_list{config};
-  auto const parameters = test::formula_parameters<typename Device::real>(list);
-  auto bert             = model<Device>{config, device, parameters};
-  auto r                = result<Device>{{}, test::gradient_store<typename Device::real>{list, 7}};
-  auto first            = true;
-  for (auto const& piece : pieces) {
-    auto const part = bert.forward(piece, dropout_sites{config, probability, 3, 4});
-    r.sums.masked_lm += part.masked_lm;
-    r.sums.next_sentence += part.next_sentence;
-    r.sums.predictions += part.predictions;
-    bert.backward(1.0 / 50, 1.0 / 5, r.gradients.spans, !first, [](std::size_t) {});
-    first = false;
-  }
-  return r;
-}
+using test::check_close;
 
 model_config small_config() {
   auto config                = test::tiny_config();
@@ -57,20 +33,15 @@ model_config small_config() {
   return config;
 }
 
-template <class A, class B>
-void check_close(model_config const& config, A const& a, B const& b, double loss, double tensor) {
-  CHECK(a.sums.predictions == b.sums.predictions);
-  CHECK(std::abs(a.sums.masked_lm / b.sums.masked_lm - 1) < loss);
-  CHECK(std::abs(a.sums.next_sentence / b.sums.next_sentence - 1) < loss);
-  auto const list = parameter_list{config};
-  for (auto i = std::size_t{0}; i < list.size(); ++i) {
-    if (list[i].name.ends_with("key.bias")) { continue; }  // zero but for rounding
-    using real_a     = typename decltype(a.gradients.flat)::value_type;
-    using real_b     = typename decltype(b.gradients.flat)::value_type;
-    auto const error = test::relative_error(std::span<real_a const>{a.gradients.spans[i]},
-                                            std::span<real_b const>{b.gradients.spans[i]});
-    CHECK_MESSAGE(error < tensor, list[i].name);
-  }
+template <class T>
+auto run(model_config const& config, cpu::device<T>& device, std::vector<batch> const& pieces) {
+  return test::run_model<test::on_cpu<T>>(config, device, pieces);
+}
+
+auto run(model_config const& config,
+         reference_device<double>& device,
+         std::vector<batch> const& pieces) {
+  return test::run_model<test::on_reference<double>>(config, device, pieces);
 }
 
 TEST_CASE_TEMPLATE("cpu model agrees with the reference in fp64", T, float, bf16) {
@@ -115,7 +86,7 @@ TEST_CASE_TEMPLATE("cpu model gives the same bits in every run", T, float, bf16)
   run(config, other, {test::make_batch(config, {3, 29}, 9)});  // another history
   auto const b = run(config, other, data);
   CHECK(a.sums.masked_lm == b.sums.masked_lm);
-  CHECK(a.gradients.flat == b.gradients.flat);
+  CHECK(a.gradients == b.gradients);
 }
 
 TEST_CASE("cpu model gives the same losses and gradients to 1e-5 on one and on three threads") {
@@ -152,7 +123,7 @@ TEST_CASE("cpu model takes a batch without sequences after a larger one") {
   auto device       = cpu::device<float>{};
   auto const r      = run(config, device, {test::make_batch(config, {40, 3}), batch{}});
   auto const whole  = run(config, device, {test::make_batch(config, {40, 3})});
-  CHECK(r.gradients.flat == whole.gradients.flat);
+  CHECK(r.gradients == whole.gradients);
 }
 
 }  // namespace

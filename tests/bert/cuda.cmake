@@ -6,3 +6,8 @@ if(OpenMP_CXX_FOUND)
     bert/cuda_optimizer_test.cpp LINK gradlane::cuda gradlane_bert_cuda gradlane_bert_training
   )
 endif()
+if(dnnl_FOUND AND OpenMP_CXX_FOUND)
+  gradlane_test(
+    bert/cuda_model_test.cpp LINK gradlane::cuda gradlane_bert_cuda gradlane_bert_cpu
+  )
+endif()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.hpp"  // for BERT_OPERATIONS_CONFORMANCE, twin, twin_reals
 
+#include "on_cpu.hpp"  // for on_cpu
+
 #include <gradlane/types.hpp>  // for bf16
 
 #include <doctest/doctest.h>
@@ -17,24 +19,7 @@ namespace {
 using namespace bert;
 using gradlane::bf16;
 using test::bound;
-
-template <class T>
-struct on_cpu {
-  using value  = T;
-  using device = cpu::device<T>;
-  [[nodiscard]] static device make() { return device{}; }
-
-  template <class E>
-  class memory {
-   public:
-    explicit memory(std::vector<E> values) : values_{std::move(values)} {}
-    [[nodiscard]] std::span<E> span() { return values_; }
-    [[nodiscard]] std::vector<E> const& values() const { return values_; }
-
-   private:
-    std::vector<E> values_;
-  };
-};
+using test::on_cpu;
 
 template <class T>
 struct fixture : test::operations_fixture<on_cpu<T>> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attention.hpp"      // for attention_operations
 #include "cross_entropy.hpp"  // for cross_entropy_operations
 #include "execution.hpp"      // for execution
 #include "index.hpp"          // for index
@@ -25,6 +26,7 @@ template <class Value>
 class device : public linear_operations<Value>,
                public norm_operations<Value>,
                public pointwise_operations<Value>,
+               public attention_operations<Value>,
                public cross_entropy_operations<Value> {
  public:
   using value = Value;
@@ -45,6 +47,7 @@ class device : public linear_operations<Value>,
       : linear_operations<Value>{on},
         norm_operations<Value>{on},
         pointwise_operations<Value>{on},
+        attention_operations<Value>{on},
         cross_entropy_operations<Value>{on},
         stream_{stream} {}
 

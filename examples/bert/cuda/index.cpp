@@ -31,7 +31,9 @@ void group(std::vector<std::int32_t> const& entry_of, std::size_t first_entry, r
 constexpr std::size_t room_for(std::size_t t, std::size_t b, std::size_t p) {
   constexpr auto id    = sizeof(std::int32_t);
   constexpr auto group = id + sizeof(row_chunk) + sizeof(chunk_sums);
-  return t * (4 * id + 3 * group) + b * 2 * id + p * 2 * id + 32 * alignment;
+  auto const tiles     = b + t / attention::tile_rows;
+  return t * (4 * id + 3 * group) + (b + 1) * 4 * id + tiles * sizeof(attention::tile) +
+         p * 2 * id + 32 * alignment;
 }
 
 }  // namespace
@@ -43,6 +45,9 @@ void index::visit(Visit&& each) {
   each(host_.data().segments, segments_);
   each(host_.positions(), positions_);
   each(host_.row_samples(), row_samples_);
+  each(host_.data().starts, starts_);
+  each(host_.data().samples, samples_);
+  each(tiles_on_host_, tiles_);
   each(host_.first_rows(), first_rows_);
   each(host_.predicted(), predicted_);
   each(host_.labels(), labels_);
@@ -60,6 +65,8 @@ void index::visit(Visit&& each) {
 
 void index::assign(batch const& data, gradlane::cuda::stream const& stream) {
   host_.assign(data);
+  tiles_on_host_.resize(attention::count_tiles(data.starts));
+  attention::fill_tiles(data.starts, tiles_on_host_);
   group(data.tokens, 1, tokens_on_host_);
   group(host_.positions(), 0, positions_on_host_);
   group(data.segments, 0, segments_on_host_);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../batch_index.hpp"  // for batch_index
-#include "memory.hpp"          // for device_buffer
-#include "row_groups.hpp"      // for chunk_sums, row_chunk, row_groups
+#include "../attention/work_list.hpp"  // for tile
+#include "../batch_index.hpp"          // for batch_index
+#include "memory.hpp"                  // for device_buffer
+#include "row_groups.hpp"              // for chunk_sums, row_chunk, row_groups
 
 #include <gradlane/cuda/event.hpp>   // for event
 #include <gradlane/cuda/memory.hpp>  // for pinned_buffer
@@ -14,6 +15,7 @@
 #include <cstdint>   // for int32_t, uint32_t
 #include <optional>  // for optional
 #include <span>      // for span
+#include <vector>    // for vector
 
 namespace bert::cuda {
 
@@ -42,6 +44,10 @@ class index {
   [[nodiscard]] std::span<std::int32_t const> segments() const { return segments_; }
   [[nodiscard]] std::span<std::int32_t const> positions() const { return positions_; }
   [[nodiscard]] std::span<std::uint32_t const> row_samples() const { return row_samples_; }
+  [[nodiscard]] std::span<std::int32_t const> starts() const { return starts_; }
+  [[nodiscard]] std::span<std::uint32_t const> samples() const { return samples_; }
+  /// The work of attention, longest sequences first.
+  [[nodiscard]] std::span<attention::tile const> tiles() const { return tiles_; }
   [[nodiscard]] std::span<std::int32_t const> first_rows() const { return first_rows_; }
   [[nodiscard]] std::span<std::int32_t const> predicted() const { return predicted_; }
   [[nodiscard]] std::span<std::int32_t const> labels() const { return labels_; }
@@ -62,6 +68,7 @@ class index {
   void visit(Visit&& each);
 
   batch_index host_;
+  std::vector<attention::tile> tiles_on_host_;
   row_groups tokens_on_host_;
   row_groups positions_on_host_;
   row_groups segments_on_host_;
@@ -72,6 +79,9 @@ class index {
   std::span<std::int32_t const> segments_;
   std::span<std::int32_t const> positions_;
   std::span<std::uint32_t const> row_samples_;
+  std::span<std::int32_t const> starts_;
+  std::span<std::uint32_t const> samples_;
+  std::span<attention::tile const> tiles_;
   std::span<std::int32_t const> first_rows_;
   std::span<std::int32_t const> predicted_;
   std::span<std::int32_t const> labels_;
