@@ -7,6 +7,7 @@
 
 #include <mpi.h>
 
+#include <conformance/pipeline.hpp>  // for GRADLANE_PIPELINE_CONFORMANCE
 #include <support/adasum.hpp>
 #include <support/model.hpp>
 
@@ -25,40 +26,27 @@ using namespace gradlane;
 
 constexpr auto eps = 1.2e-7;
 
-template <class Clip>
-void check_steps(mpi::communicator& comm,
-                 host::device& device,
-                 Clip clip,
-                 std::vector<std::size_t> const& sizes,
-                 bucket_options options,
-                 storage_options storage,
-                 dtype type,
-                 double unit,
-                 auto expected) {
-  auto buckets =
-      gradient_buckets{device, bucket_plan{test::parameters(sizes, type), options}, storage};
-  auto pipeline = clip_allreduce{buckets, comm, clip};
-  auto compute  = device.make_stream();
-  auto random   = std::mt19937_64{static_cast<std::uint64_t>(comm.rank())};
-  for (auto step = std::size_t{0}; step < 3; ++step) {
-    auto const before = comm.collectives();
-    test::poison_all(buckets);
-    pipeline.begin(compute);
-    for (auto p = sizes.size(); p-- > 0;) {
-      auto const delay = std::chrono::microseconds{random() % 300};
-      device.enqueue(compute, [view = buckets.gradient(p), delay, step, p, rank = comm.rank()] {
-        std::this_thread::sleep_for(delay);
-        test::write(view, rank, step, p);
-      });
-      pipeline.ready(p, compute);
-    }
-    pipeline.finish(compute);
-    device.sync(compute);
-    auto const g = test::all_gradients(comm.size(), step, sizes);
-    CHECK(test::largest_error(buckets, expected(g, buckets.plan())) <= 8 * 8 * comm.size() * unit);
-    if (comm.size() > 1) { CHECK(comm.collectives() == before + buckets.plan().buckets().size()); }
+struct on_mpi {
+  using device                    = host::device;
+  static constexpr auto schedules = std::uint64_t{10};
+
+  [[nodiscard]] static std::vector<int> worlds() {
+    auto size = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    return {size};
   }
-}
+
+  template <class F>
+  static void run(int, std::uint64_t, F f) {
+    auto on   = device{};
+    auto comm = mpi::from_mpi(on, MPI_COMM_WORLD);
+    f(comm, on);
+  }
+
+  static void delay(device& d, device::stream& s, int microseconds) {
+    d.enqueue(s, [=] { std::this_thread::sleep_for(std::chrono::microseconds{microseconds}); });
+  }
+};
 
 /// Requests of this process that MPI has completed.
 auto completed = std::atomic<int>{0};
@@ -72,38 +60,8 @@ extern "C" int MPI_Test(MPI_Request* request, int* complete, MPI_Status* status)
   return code;
 }
 
-TEST_CASE("clip_allreduce over MPI agrees with the serial reference in every mode") {
-  auto device      = host::device{};
-  auto comm        = mpi::from_mpi(device, MPI_COMM_WORLD);
-  auto const sizes = std::vector<std::size_t>{5, 0, 300, 64, 1};
-  for (auto const& options : {bucket_options{}, test::one_each}) {
-    auto const run =
-        [&](auto clip, storage_options storage, dtype type, double unit, auto expected) {
-          CAPTURE(clip.describe());
-          check_steps(comm, device, clip, sizes, options, storage, type, unit, expected);
-        };
-    auto const none = [](auto const& g, auto const&) { return test::reference_none(g); };
-    run(clip::none{}, {}, dtype::fp32, eps, none);
-    run(clip::none{}, {}, dtype::fp64, 2.3e-16, none);
-    run(clip::none{}, {}, dtype::bf16, 0x1p-8, none);
-    run(clip::none{}, {}, dtype::fp16, 0x1p-11, none);
-    run(clip::none{}, {.reduce = dtype::bf16}, dtype::fp32, 0x1p-8, none);
-    run(clip::none{}, {.accumulate = dtype::fp32}, dtype::bf16, 0x1p-8, none);
-    run(clip::after{2.0}, {}, dtype::fp32, eps, [](auto const& g, auto const&) {
-      return test::reference_after(g, 2.0);
-    });
-    run(clip::before{2.0}, {}, dtype::fp32, eps, [](auto const& g, auto const&) {
-      return test::reference_before(g, 2.0);
-    });
-    run(clip::bucketwise{threshold::equal{2.0}},
-        {},
-        dtype::fp32,
-        eps,
-        [](auto const& g, auto const& plan) {
-          return test::reference_bucketwise(g, plan, threshold::equal{2.0}.values(plan));
-        });
-  }
-}
+TYPE_TO_STRING(on_mpi);
+GRADLANE_PIPELINE_CONFORMANCE(on_mpi);
 
 TEST_CASE("clip_allreduce over MPI joins gradients by Adasum") {
   auto device      = host::device{};

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random schedules: whatever the order and the delays of backward, streams and ranks, the result is
-// the same. Every buffer is poisoned, so that what is read too early, or written too late, shows.
+// Order between the trainer's streams, the pipeline and ranks. Random schedules: conformance_test.
 #include <gradlane/gradlane.hpp>
 
 #include <doctest/doctest.h>
@@ -25,167 +24,13 @@ using namespace gradlane;
 using local::communicator;
 using namespace std::chrono_literals;
 
-constexpr auto seeds = std::uint64_t{200};
-constexpr auto steps = std::size_t{3};
-
 #ifdef __SANITIZE_THREAD__
 constexpr auto thread_sanitizer = true;  // it finds planted races by itself, and fails the test
 #else
 constexpr auto thread_sanitizer = false;
 #endif
 
-/// Numbers of one seed, the same with every standard library.
-class dice {
- public:
-  explicit dice(std::uint64_t seed) : engine_{seed} {}
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(engine_() % bound); }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-/// What a seed stands for: the same on all ranks.
-struct scenario {
-  explicit scenario(std::uint64_t seed) : random{seed} {
-    auto const count = 1 + random.below(7);
-    for (auto p = std::size_t{0}; p < count; ++p) {
-      sizes.push_back(std::array<std::size_t, 6>{0, 1, 3, 17, 64, 401}.at(random.below(6)));
-    }
-    ranks = std::array{1, 2, 4}.at(random.below(3));
-    type  = std::array{dtype::fp32, dtype::fp64, dtype::bf16, dtype::fp16}.at(random.below(4));
-    options =
-        std::array{bucket_options{},
-                   test::one_each,
-                   bucket_options{.cap_bytes = 300, .first_cap_bytes = 100, .alignment_bytes = 8},
-                   bucket_options{.cap_bytes = 4096, .first_cap_bytes = 4096, .pad_to = 4}}
-            .at(random.below(4));
-    if (random.below(3) == 0) { storage.reduce = dtype::fp32; }
-    if (random.below(3) == 0) { storage.accumulate = dtype::fp32; }
-    clips            = random.below(2) == 0;
-    script.seed      = seed;
-    script.reorder   = random.below(2) == 0;
-    script.max_delay = std::array{0us, 50us, 300us}.at(random.below(3));
-  }
-
-  /// Tight bounds clip every bucket; infinite ones leave exact numbers.
-  [[nodiscard]] double bound() const {
-    return clips ? 2.5 : std::numeric_limits<double>::infinity();
-  }
-
-  /// Roundings of a value up to 8: coefficient, product, sum, result.
-  [[nodiscard]] double tolerance() const {
-    auto const unit = type == dtype::bf16 ? 0x1p-8 : type == dtype::fp16 ? 0x1p-11 : 0x1p-23;
-    return clips ? 8 * 8 * unit : 0.0;
-  }
-
-  dice random;
-  std::vector<std::size_t> sizes;
-  int ranks{};
-  dtype type{};
-  bucket_options options;
-  storage_options storage;
-  bool clips{};
-  local::script script;
-};
-
-/// Backward of one step on several streams, in an order and with delays of this rank's own.
-template <class Pipeline, class Buckets>
-void backward(Pipeline& pipeline,
-              Buckets& buckets,
-              host::device& device,
-              std::vector<host::stream>& streams,
-              dice& random,
-              int rank,
-              std::size_t step) {
-  auto order = test::every(buckets.plan().parameters().size());
-  for (auto k = order.size(); k > 1; --k) { std::swap(order[k - 1], order[random.below(k)]); }
-  for (auto const p : order) {
-    auto& producer   = streams[random.below(streams.size())];
-    auto const delay = std::chrono::microseconds{random.below(4) == 0 ? random.below(300) : 0};
-    device.enqueue(producer, [view = buckets.gradient(p), rank, step, p, delay] {
-      test::poison(view);
-      if (delay > 0us) { std::this_thread::sleep_for(delay); }
-      test::write(view, rank, step, p);
-    });
-    pipeline.ready(p, producer);
-  }
-}
-
-template <class MakeClip, class Expected>
-void run_schedule(std::uint64_t seed, MakeClip make_clip, Expected expected) {
-  auto const world = scenario{seed};
-  auto const plan  = bucket_plan{test::parameters(world.sizes, world.type), world.options};
-  CAPTURE(seed);
-  CAPTURE(world.ranks);
-  CAPTURE(plan.describe());
-  local::run(world.ranks, {.faults = world.script}, [&](communicator& comm, host::device& device) {
-    auto random   = dice{seed * 1000 + static_cast<std::uint64_t>(comm.rank())};
-    auto buckets  = gradient_buckets{device, plan, world.storage};
-    auto streams  = std::vector<host::stream>{};
-    auto pipeline = clip_allreduce{buckets, comm, make_clip(world.bound())};
-    for (auto s = 0; s < 3; ++s) { streams.push_back(device.make_stream()); }
-    test::poison_all(buckets);
-    auto errors = std::vector<double>(steps);
-    for (auto step = std::size_t{0}; step < steps; ++step) {
-      pipeline.begin(streams[0]);
-      for (auto& s : streams) { pipeline.admit(s); }
-      backward(pipeline, buckets, device, streams, random, comm.rank(), step);
-      auto& optimizer = streams[random.below(streams.size())];
-      pipeline.finish(optimizer);
-      device.enqueue(optimizer, [&, step] {
-        auto const g = test::all_gradients(world.ranks, step, world.sizes);
-        errors[step] = test::largest_error(buckets, expected(g, plan, world.bound()));
-      });
-      if (random.below(2) == 0) { device.sync(optimizer); }
-      // The other streams may write again only after this one has read.
-      auto read = device.make_event();
-      device.record(read, optimizer);
-      for (auto& s : streams) { device.wait(s, read); }
-    }
-    for (auto& s : streams) { device.sync(s); }
-    for (auto const error : errors) { CHECK(error <= world.tolerance()); }
-  });
-}
-
 }  // namespace
-
-TEST_CASE("clip_allreduce gives the same under 200 random schedules: none") {
-  for (auto seed = std::uint64_t{0}; seed < seeds; ++seed) {
-    run_schedule(
-        seed,
-        [](double) { return clip::none{}; },
-        [](auto const& g, auto const&, double) { return test::reference_none(g); });
-  }
-}
-
-TEST_CASE("clip_allreduce gives the same under 200 random schedules: after") {
-  for (auto seed = std::uint64_t{0}; seed < seeds; ++seed) {
-    run_schedule(
-        seed,
-        [](double c) { return clip::after{c}; },
-        [](auto const& g, auto const&, double c) { return test::reference_after(g, c); });
-  }
-}
-
-TEST_CASE("clip_allreduce gives the same under 200 random schedules: before") {
-  for (auto seed = std::uint64_t{0}; seed < seeds; ++seed) {
-    run_schedule(
-        seed,
-        [](double c) { return clip::before{c}; },
-        [](auto const& g, auto const&, double c) { return test::reference_before(g, c); });
-  }
-}
-
-TEST_CASE("clip_allreduce gives the same under 200 random schedules: bucketwise") {
-  for (auto seed = std::uint64_t{0}; seed < seeds; ++seed) {
-    run_schedule(
-        seed,
-        [](double c) { return clip::bucketwise{threshold::equal{c}}; },
-        [](auto const& g, auto const& plan, double c) {
-          return test::reference_bucketwise(g, plan, threshold::equal{c}.values(plan));
-        });
-  }
-}
 
 TEST_CASE("a planted read that does not wait for the pipeline is found by the same method" *
           doctest::skip(thread_sanitizer)) {

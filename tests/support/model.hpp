@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>  // for bucket_options, parameter
-#include <gradlane/concepts.hpp>      // for device
+#include <gradlane/buckets/plan.hpp>     // for bucket_options, parameter
+#include <gradlane/buffer_view.hpp>      // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>         // for device
+#include <gradlane/detail/exchange.hpp>  // for upload_all
 #include <gradlane/gradient_buckets.hpp>
 #include <gradlane/reduction_pipeline.hpp>
-#include <gradlane/types.hpp>  // for dtype
+#include <gradlane/types.hpp>  // for dtype, stream_priority
 
 #include <cmath>    // for abs, isnan, sqrt
-#include <cstddef>  // for size_t
+#include <cstddef>  // for byte, size_t
 #include <cstdint>  // for uint64_t
 #include <cstring>  // for memset
 #include <limits>   // for numeric_limits
@@ -89,21 +91,62 @@ inline void write(gradlane::buffer_view view, int rank, std::size_t step, std::s
   }
 }
 
-/// Fills a view with bits that are NaN in every floating dtype.
+/// Fills a view of host memory with bits that are NaN in every floating dtype.
 inline void poison(gradlane::buffer_view view) {
   if (!view.empty()) { std::memset(view.data(), 0xFF, view.size_bytes()); }
 }
 
-/// Poisons all that buckets hold: gradients, gaps, padding, accumulators, wires.
+/// Memory of the host that has the shape of a view.
+class host_copy {
+ public:
+  explicit host_copy(gradlane::const_buffer_view like)
+      : memory_(like.size_bytes()), count_{like.count()}, type_{like.type()} {}
+
+  [[nodiscard]] std::span<std::byte> bytes() noexcept { return memory_; }
+  [[nodiscard]] gradlane::buffer_view view() noexcept { return {memory_.data(), count_, type_}; }
+  [[nodiscard]] gradlane::const_buffer_view view() const noexcept {
+    return {memory_.data(), count_, type_};
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::size_t count_;
+  dtype type_;
+};
+
+/// Writes one parameter's gradient of a rank and step, in stream order, on any device.
+template <device Device>
+void enqueue_write(Device& on,
+                   typename Device::stream& stream,
+                   gradlane::buffer_view view,
+                   int rank,
+                   std::size_t step,
+                   std::size_t parameter) {
+  auto values = host_copy{view};
+  write(values.view(), rank, step, parameter);
+  gradlane::detail::upload_all(on, stream, values.bytes(), view.data());
+}
+
+/// Fills a view with bits that are NaN in every floating dtype, in stream order.
+template <device Device>
+void enqueue_poison(Device& on, typename Device::stream& stream, gradlane::buffer_view view) {
+  auto const bytes = std::vector<std::byte>(view.size_bytes(), std::byte{0xFF});
+  gradlane::detail::upload_all(on, stream, bytes, view.data());
+}
+
+/// Poisons all that buckets hold: gradients, gaps, padding, accumulators, wires. Blocks.
 template <class Buckets>
 void poison_all(Buckets& buckets) {
+  auto& on    = buckets.device();
+  auto stream = on.make_stream(stream_priority::normal);
   for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
     auto& bucket = buckets.bucket(b);
-    poison(bucket.gradient);
-    poison(bucket.accumulator);
-    poison(bucket.wire);
-    for (auto const& tensor : bucket.tensors) { poison(tensor); }
+    enqueue_poison(on, stream, bucket.gradient);
+    enqueue_poison(on, stream, bucket.accumulator);
+    enqueue_poison(on, stream, bucket.wire);
+    for (auto const& tensor : bucket.tensors) { enqueue_poison(on, stream, tensor); }
   }
+  on.sync(stream);
 }
 
 /// Every rank's gradients of a step, by [rank][parameter][element], in fp64.
@@ -224,21 +267,57 @@ void run_step(Pipeline& pipeline,
   buckets.device().sync(compute);
 }
 
-/// The largest |found - expected| over all parameters; infinity where something is NaN.
+/// All gradients as they are at one place in a stream.
+template <class Buckets>
+class snapshot {
+ public:
+  /// The values are there once `stream` has come here.
+  template <class Stream>
+  snapshot(Buckets const& buckets, Stream& stream) {
+    for (auto p = std::size_t{0}; p < buckets.plan().parameters().size(); ++p) {
+      auto const view = buckets.gradient(p);
+      gradients_.emplace_back(view);
+      if (!view.empty()) { buckets.device().download(stream, view, gradients_.back().bytes()); }
+    }
+  }
+
+  /// Element i of a parameter's gradient.
+  [[nodiscard]] double operator()(std::size_t parameter, std::size_t i) const {
+    return load(gradients_[parameter].view(), i);
+  }
+
+  /// The largest |found - expected| over all parameters; infinity where something is NaN.
+  [[nodiscard]] double error(std::vector<std::vector<double>> const& expected) const {
+    auto worst = 0.0;
+    for (auto p = std::size_t{0}; p < expected.size(); ++p) {
+      for (auto i = std::size_t{0}; i < expected[p].size(); ++i) {
+        auto const error = std::abs((*this)(p, i) - expected[p][i]);
+        if (!(error <= worst)) {
+          worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+        }
+      }
+    }
+    return worst;
+  }
+
+ private:
+  std::vector<host_copy> gradients_;
+};
+
+/// The gradients of buckets on which no work is under way. Blocks.
+template <class Buckets>
+[[nodiscard]] snapshot<Buckets> sync_snapshot(Buckets const& buckets) {
+  auto stream = buckets.device().make_stream(stream_priority::normal);
+  auto result = snapshot<Buckets>{buckets, stream};
+  buckets.device().sync(stream);
+  return result;
+}
+
+/// snapshot::error of buckets on which no work is under way. Blocks.
 template <class Buckets>
 [[nodiscard]] double largest_error(Buckets const& buckets,
                                    std::vector<std::vector<double>> const& expected) {
-  auto worst = 0.0;
-  for (auto p = std::size_t{0}; p < expected.size(); ++p) {
-    auto const view = buckets.gradient(p);
-    for (auto i = std::size_t{0}; i < expected[p].size(); ++i) {
-      auto const error = std::abs(load(view, i) - expected[p][i]);
-      if (!(error <= worst)) {
-        worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
-      }
-    }
-  }
-  return worst;
+  return sync_snapshot(buckets).error(expected);
 }
 
 }  // namespace gradlane::test

@@ -75,9 +75,10 @@ class device {
 
   // --- objects
 
-  [[nodiscard]] stream make_stream(stream_priority priority = stream_priority::normal,
-                                   std::source_location at  = std::source_location::current()) {
-    return stream{index_, priority, at};
+  // Without a source_location: nvcc 13.0 crashes where a member's initialiser calls such functions.
+
+  [[nodiscard]] stream make_stream(stream_priority priority = stream_priority::normal) {
+    return stream{index_, priority};
   }
 
   /// The trainer's own stream of this device; see stream::borrow.
@@ -86,13 +87,8 @@ class device {
     return stream::borrow(index_, handle, at);
   }
 
-  [[nodiscard]] event make_event(std::source_location at = std::source_location::current()) {
-    return event{index_, at};
-  }
-  [[nodiscard]] buffer allocate(std::size_t bytes,
-                                std::source_location at = std::source_location::current()) {
-    return buffer{index_, bytes, at};
-  }
+  [[nodiscard]] event make_event() { return event{index_}; }
+  [[nodiscard]] buffer allocate(std::size_t bytes) { return buffer{index_, bytes}; }
   [[nodiscard]] tensor_list make_tensor_list(
       std::span<buffer_view const> tensors,
       std::source_location at = std::source_location::current()) {
