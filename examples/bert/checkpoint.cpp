@@ -10,6 +10,8 @@
 #include <algorithm>     // for sort, copy, max
 #include <array>         // for array
 #include <charconv>      // for to_chars
+#include <stdexcept>     // for invalid_argument, logic_error
+#include <string>        // for string, stoull
 #include <string_view>   // for string_view
 #include <system_error>  // for error_code
 #include <utility>       // for pair, move
@@ -60,12 +62,28 @@ void write_text(fs::path const& path, std::string const& text) {
   return rule == update_rule::adamw ? "adamw" : "lamb";
 }
 
+/// @throws std::invalid_argument for what is no method.
+[[nodiscard]] gradlane::balance::dealing dealing_of(std::string const& name) {
+  using gradlane::balance::dealing;
+  for (auto const method :
+       {dealing::none, dealing::raster, dealing::snake, dealing::lpt, dealing::lpt_free}) {
+    if (name_of(method) == name) { return method; }
+  }
+  throw std::invalid_argument{name};
+}
+
 [[nodiscard]] json to_json(trainer_state const& state) {
   return {{"step", state.step},
-          {"epoch", state.sampler.epoch},
-          {"samples_of_epoch", state.sampler.cursor},
+          {"place",
+           {{"epoch", state.place.window.epoch},
+            {"samples_of_epoch", state.place.window.cursor},
+            {"samples_of_window", state.place.window.batch},
+            {"order", hexadecimal(state.place.window.order)},
+            {"steps_of_window", state.place.steps_done}}},
           {"seed", state.seed},
           {"batch_size", state.batch_size},
+          {"balance", gradlane::balance::name_of(state.deal)},
+          {"window", state.window},
           {"data", hexadecimal(state.data)},
           {"optimizer",
            {{"rule", name_of(state.update.rule)},
@@ -79,12 +97,19 @@ void write_text(fs::path const& path, std::string const& text) {
 }
 
 void from_json(json const& from, trainer_state& state) {
-  state.step           = from.at("step");
-  state.sampler.epoch  = from.at("epoch");
-  state.sampler.cursor = from.at("samples_of_epoch");
-  state.seed           = from.at("seed");
-  state.batch_size     = from.at("batch_size");
-  state.data           = std::stoull(from.at("data").get<std::string>(), nullptr, 16);
+  state.step       = from.at("step");
+  state.seed       = from.at("seed");
+  state.batch_size = from.at("batch_size");
+  state.deal       = dealing_of(from.at("balance").get<std::string>());
+  state.window     = from.at("window");
+
+  auto const& place         = from.at("place");
+  state.place.window.epoch  = place.at("epoch");
+  state.place.window.cursor = place.at("samples_of_epoch");
+  state.place.window.batch  = place.at("samples_of_window");
+  state.place.window.order  = std::stoull(place.at("order").get<std::string>(), nullptr, 16);
+  state.place.steps_done    = place.at("steps_of_window");
+  state.data                = std::stoull(from.at("data").get<std::string>(), nullptr, 16);
 
   auto const& update        = from.at("optimizer");
   state.update.rule         = update.at("rule") == "lamb" ? update_rule::lamb : update_rule::adamw;
@@ -185,7 +210,7 @@ void expect_same(fs::path const& checkpoint,
   auto const of_there = to_json(there).flatten();
   auto const of_here  = to_json(here).flatten();
   for (auto const& [field, value] : of_there.items()) {
-    if (field == "/step" || field == "/epoch" || field == "/samples_of_epoch") { continue; }
+    if (field == "/step" || field.starts_with("/place/")) { continue; }
     if (value == of_here.at(field)) { continue; }
     throw input_error{"checkpoint " + checkpoint.string() +
                       " is of another run: " + field.substr(1) + " is " + value.dump() +

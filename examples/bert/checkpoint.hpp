@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "config.hpp"        // for model_config
-#include "data/sampler.hpp"  // for sampler_state
-#include "optimizer.hpp"     // for optimizer
-#include "parameters.hpp"    // for parameter_list
+#include "config.hpp"      // for model_config
+#include "data/place.hpp"  // for data_place
+#include "optimizer.hpp"   // for optimizer
+#include "parameters.hpp"  // for parameter_list
+
+#include <gradlane/balance/deal.hpp>  // for dealing
 
 #include <cstddef>     // for size_t
 #include <cstdint>     // for uint32_t, uint64_t
@@ -21,10 +23,12 @@ namespace bert {
 /// there are, and all random numbers follow from it.
 struct trainer_state {
   std::uint64_t step = 0;  // that comes next
-  sampler_state sampler;
+  data_place place;
   std::uint32_t seed       = 0;
   std::uint64_t batch_size = 0;
-  std::uint64_t data       = 0;  // sample_source::fingerprint()
+  gradlane::balance::dealing deal{};  // which, with the window, decides what a step trains on
+  std::uint64_t window = 0;           // steps whose samples are dealt at once
+  std::uint64_t data   = 0;           // sample_source::fingerprint()
   model_config model;
   optimizer_settings update;
 
@@ -73,7 +77,7 @@ class checkpoint_store {
 
 /// Reads a checkpoint, after all of its files have been compared with their checksums.
 ///
-/// @param wanted  the run that goes on; its step and sampler are not looked at.
+/// @param wanted  the run that goes on; its step and place are not looked at.
 /// @return where the run stands.
 /// @throws damaged_file_error naming the file; input_error naming what differs from `wanted`;
 ///         file_system_error. Parameters and optimizer are changed only if nothing is thrown.

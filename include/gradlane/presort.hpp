@@ -28,11 +28,11 @@
 
 namespace gradlane {
 
-/// How a presort deals; the same on all ranks.
+/// How a presort deals, as balance::deal_rules say it; the same on all ranks.
 struct presort_options {
   balance::dealing method{balance::dealing::lpt};
   balance::cost_model cost{};
-  std::size_t swaps{0};        ///< see balance::deal_rules
+  std::size_t swaps{balance::deal_rules{}.swaps};
   std::size_t micro_steps{1};  ///< parts of a step that a rank computes in turn
   timeout construction_deadline{std::chrono::minutes{5}};
 };

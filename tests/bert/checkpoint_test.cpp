@@ -22,7 +22,15 @@ struct run {
   optimizer update;
 
   explicit run(std::uint32_t steps)
-      : state{steps, {2, 40}, 7, 8, 0xFEDCBA9876543210U, test::tiny_config(), lamb_settings()},
+      : state{steps,
+              {{2, 40, 24, 0xABCDEF0123456789U}, 1},
+              7,
+              8,
+              gradlane::balance::dealing::lpt,
+              3,
+              0xFEDCBA9876543210U,
+              test::tiny_config(),
+              lamb_settings()},
         list{state.model},
         parameters(list.total()),
         update{list, state.update} {
@@ -132,6 +140,9 @@ TEST_CASE("load_checkpoint names the setting that another run had") {
   refuse([](trainer_state& s) { s.update.rule = update_rule::adamw; },
          "optimizer/rule is \"lamb\" there, \"adamw\" here");
   refuse([](trainer_state& s) { s.batch_size = 9; }, "batch_size is 8 there, 9 here");
+  refuse([](trainer_state& s) { s.window = 9; }, "window is 3 there, 9 here");
+  refuse([](trainer_state& s) { s.deal = gradlane::balance::dealing::snake; },
+         "balance is \"lpt\" there, \"snake\" here");
 }
 
 TEST_CASE("checkpoint_store leaves older checkpoints alone when the disk is full") {

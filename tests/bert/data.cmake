@@ -5,6 +5,7 @@ include(${PROJECT_SOURCE_DIR}/examples/bert/libraries.cmake)
 gradlane_test(bert/files_test.cpp LINK gradlane_bert)
 gradlane_test(bert/report_test.cpp LINK gradlane_bert_report)
 gradlane_test(bert/sampling_test.cpp LINK gradlane_bert)
+gradlane_test(bert/balanced_batches_test.cpp LINK gradlane_bert)
 
 # ThreadSanitizer does not know libgomp's barriers.
 if(OpenMP_CXX_FOUND AND NOT GRADLANE_SANITIZE STREQUAL "thread")

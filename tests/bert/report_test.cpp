@@ -16,7 +16,7 @@ using numbers = std::vector<double>;
 
 [[nodiscard]] step_entry entry(std::uint64_t step) {
   auto const x = static_cast<double>(step);
-  return {step, 9 - x, 8 - x, 1, 0.125, 1e-4 * x, 2.5, 0.5, 1234.5, 10 * x, step == 2};
+  return {step, 9 - x, 8 - x, 1, 0.125, 1e-4 * x, 2.5, 0.5, 1234.5, 10 * x, step == 2, 1.25, 0.004};
 }
 
 TEST_CASE("log_writer writes a line to an entry, which read_log reads back") {
@@ -100,7 +100,8 @@ TEST_CASE("progress_line says where the run is and how long it will take") {
   auto pace = step_pace{};
   pace.add(0.5);
   CHECK(progress_line(entry(3), 1000, pace) ==
-        "step    3/1000  loss 6.0000  masked-LM 5.0000  1.23k tokens/s  clipped  50 %  left 8:19");
+        "step    3/1000  loss 6.0000  masked-LM 5.0000  1.23k tokens/s  clipped  50 %  "
+        "max/mean 1.250  balancing 0.4 %  left 8:19");
   CHECK(progress_line(entry(2), 2, pace).ends_with("left 0:00  skipped"));
   CHECK(evaluation_line({7, 4.5, 0.321, 0.5}) ==
         "held-out text after step 7: masked-LM loss 4.5000, accuracy 32.1 %, next sentence 50.0 %");

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <bert/data/deal.hpp>
 #include <bert/data/entropy.hpp>
 #include <bert/data/masking.hpp>
 #include <bert/data/random.hpp>
-#include <bert/data/sampler.hpp>
 
 #include <cmath>
 #include <set>
@@ -23,7 +21,7 @@ TEST_CASE("random_stream counts Philox up, and its parts do not overlap") {
   CHECK(numbers{stream.next(), stream.next(), stream.next(), stream.next(), stream.next()} ==
         numbers{first.x, first.y, first.z, first.w, later.x});
   auto seen = std::set<std::uint32_t>{};
-  for (auto const purpose : {draw::pairs, draw::masks, draw::order, draw::held_out}) {
+  for (auto const purpose : {draw::pairs, draw::masks, draw::held_out}) {
     for (auto a = std::uint32_t{0}; a < 3; ++a) {
       for (auto b = std::uint32_t{0}; b < 3; ++b) {
         for (auto seed = std::uint32_t{0}; seed < 3; ++seed) {
@@ -111,87 +109,6 @@ TEST_CASE("mask_tokens depends on seed, epoch and sample, and on nothing else") 
   CHECK(run(2, 2, 3) != once);
   CHECK(run(1, 3, 3) != once);
   CHECK(run(1, 2, 4) != once);
-}
-
-[[nodiscard]] numbers take(sampler& from, std::size_t batches) {
-  auto result = numbers{};
-  for (auto i = std::size_t{0}; i < batches; ++i) {
-    auto const batch = from.next();
-    result.insert(result.end(), batch.samples.begin(), batch.samples.end());
-  }
-  return result;
-}
-
-TEST_CASE("sampler gives every sample once an epoch, and another order in the next") {
-  auto order = sampler{10, 4, 1};
-  CHECK(order.steps_per_epoch() == 3);
-  auto const first  = take(order, 3);
-  auto const second = take(order, 3);
-  CHECK(first != second);
-  for (auto const& epoch : {first, second}) {
-    CHECK(epoch.size() == 10);
-    CHECK(std::set<std::uint32_t>{epoch.begin(), epoch.end()}.size() == 10);
-  }
-  CHECK(order.state() == sampler_state{1, 10});
-  CHECK(order.next().epoch == 2);
-}
-
-TEST_CASE("sampler's order does not depend on the batch size") {
-  auto small = sampler{12, 2, 5};
-  auto large = sampler{12, 6, 5};
-  CHECK(take(small, 12) == take(large, 4));
-  auto other = sampler{12, 2, 6};
-  CHECK(take(other, 6) != take(large, 2));
-}
-
-TEST_CASE("sampler goes on from a saved state as if nothing had happened") {
-  for (auto done = std::size_t{0}; done < 8; ++done) {
-    auto whole = sampler{10, 4, 1};
-    static_cast<void>(take(whole, done));
-    auto resumed = sampler{10, 4, 1};
-    resumed.restore(whole.state());
-    CHECK(take(resumed, 5) == take(whole, 5));
-    CHECK(resumed.state() == whole.state());
-  }
-}
-
-TEST_CASE("sampler refuses what it cannot sample") {
-  CHECK_THROWS_WITH_AS(sampler(0, 4, 1), doctest::Contains("the text is too short"), input_error);
-  CHECK_THROWS_AS(sampler(4, 0, 1), input_error);
-  auto order = sampler{4, 2, 1};
-  CHECK_THROWS_WITH_AS(order.restore({0, 5}),
-                       doctest::Contains("stands at sample 5 of an epoch, the data have only 4"),
-                       input_error);
-}
-
-TEST_CASE("deal gives every sample of a batch to one share, for any number of ranks") {
-  auto samples = numbers(13);
-  for (auto i = std::uint32_t{0}; i < 13; ++i) { samples[i] = 100 + i; }
-  for (auto const ranks : {1U, 2U, 3U, 4U, 7U}) {
-    for (auto const micro_steps : {1U, 2U, 3U}) {
-      auto const dealt = deal(samples, ranks, micro_steps);
-      CHECK(dealt.size() == ranks * micro_steps);
-      auto all   = numbers{};
-      auto least = samples.size();
-      auto most  = std::size_t{0};
-      for (auto const& share : dealt) {
-        all.insert(all.end(), share.begin(), share.end());
-        least = std::min(least, share.size());
-        most  = std::max(most, share.size());
-      }
-      CHECK(most - least <= 1);
-      std::sort(all.begin(), all.end());
-      CHECK(all == samples);
-    }
-  }
-}
-
-TEST_CASE("expect_dealable names the batch, the ranks and what they need") {
-  CHECK_NOTHROW(expect_dealable(8, 4, 2));
-  CHECK_THROWS_WITH_AS(expect_dealable(7, 4, 2),
-                       doctest::Contains("a batch of 7 sequences cannot be dealt to 4 ranks in 2 "
-                                         "micro-batches: it needs 8"),
-                       input_error);
 }
 
 TEST_CASE("unigram_entropy is ln(n) for n equal tokens, and 0 for one or none") {

@@ -115,6 +115,29 @@ TEST_CASE("trainer gives the same losses on any number of ranks and micro-steps,
   }
 }
 
+TEST_CASE("trainer gives the same losses on any number of ranks however samples are dealt") {
+  using gradlane::balance::dealing;
+  for (auto const deal : {dealing::none, dealing::snake, dealing::lpt, dealing::lpt_free}) {
+    for (auto const window : {std::size_t{1}, std::size_t{4}}) {
+      auto wanted         = settings(clip_mode::after, 1);
+      wanted.deal         = deal;
+      wanted.window       = window;
+      auto const expected = losses_of<float>(wanted, 1, 14, 157);  // 13 steps are an epoch
+      for (auto const ranks : {2, 4}) {
+        CAPTURE(name_of(deal));
+        CAPTURE(window);
+        CAPTURE(ranks);
+        wanted.micro_steps = ranks == 2 ? 2 : 1;
+        auto const found   = losses_of<float>(wanted, ranks, 14, 157);
+        for (auto step = std::size_t{0}; step < expected.size(); ++step) {
+          CAPTURE(step);
+          CHECK(std::abs(found[step] - expected[step]) <= 1e-5 * expected[step]);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("trainer clips bucketwise with one bucket and one rank as plain clipping does") {
   auto one              = settings(clip_mode::bucketwise, 1);
   one.bucket_bytes      = std::size_t{1} << 30U;
@@ -140,13 +163,15 @@ TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopp
   auto const wanted = settings(clip_mode::bucketwise, 1);
   auto const place =
       std::filesystem::temp_directory_path() / ("gradlane_resume_" + std::to_string(getpid()));
-  auto const samples  = std::size_t{57};  // step 37 lies inside of an epoch
+  auto const samples  = std::size_t{101};  // step 37 lies inside of an epoch, and of a window
   auto const whole    = losses_of<float>(wanted, 2, 50, samples);
   auto const describe = [&](bert::trainer<device, communicator>& t, rule_samples const& data) {
     return bert::trainer_state{.step       = t.next_step(),
-                               .sampler    = t.order().state(),
+                               .place      = t.place(),
                                .seed       = wanted.seed,
                                .batch_size = wanted.batch_size,
+                               .deal       = wanted.deal,
+                               .window     = wanted.window,
                                .data       = data.fingerprint(),
                                .model      = wanted.model,
                                .update     = wanted.update};
@@ -170,8 +195,10 @@ TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopp
     REQUIRE(newest);
     auto const at = bert::load_checkpoint(
         *newest, describe(train, data), train.list(), train.weights(), train.update());
-    train.resume(at.step, at.sampler);
+    train.resume(at.step, at.place);
     CHECK(train.next_step() == 37);
+    CHECK(train.place() == at.place);
+    CHECK(at.place.steps_done == 2);
     for (auto step = 37; step < 50; ++step) {
       auto const loss = train.step().losses.masked_lm;
       if (comm.rank() == 0) { resumed.push_back(loss); }

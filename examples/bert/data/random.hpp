@@ -4,17 +4,11 @@
 #include "../attention/philox.hpp"  // for philox
 
 #include <cstdint>  // for uint32_t, uint64_t
-#include <utility>  // for swap
 
 namespace bert {
 
 /// What random numbers are drawn for; keeps the streams of one seed apart.
-enum class draw : std::uint32_t {
-  held_out = 0x48454C44,
-  pairs    = 0x50414952,
-  masks    = 0x4D41534B,
-  order    = 0x4F524445
-};
+enum class draw : std::uint32_t { held_out = 0x48454C44, pairs = 0x50414952, masks = 0x4D41534B };
 
 /// Random numbers that depend on nothing but (seed, purpose, a, b): the same on every machine,
 /// rank and thread. Philox with ten rounds, counted up.
@@ -59,13 +53,5 @@ class random_stream {
   std::uint64_t position_ = 0;
   philox_words words_{};
 };
-
-/// Puts the elements into random order: Fisher and Yates, from the last one down.
-template <class Elements>
-void shuffle(Elements& elements, random_stream& random) {
-  for (auto i = elements.size(); i > 1; --i) {
-    std::swap(elements[i - 1], elements[random.below(static_cast<std::uint32_t>(i))]);
-  }
-}
 
 }  // namespace bert

@@ -28,6 +28,8 @@ struct step_entry {
   double tokens_per_second = 0;
   double seconds           = 0;  // since the run began
   bool skipped             = false;
+  double largest_over_mean = 1;  // tokens of the rank that had most, over the mean
+  double balancing         = 0;  // share of the step that training waited for its samples
 
   friend bool operator==(step_entry const&, step_entry const&) = default;
 };
@@ -61,7 +63,9 @@ namespace detail {
           {"clipped", e.clipped},
           {"tokens_per_second", e.tokens_per_second},
           {"seconds", e.seconds},
-          {"skipped", e.skipped}};
+          {"skipped", e.skipped},
+          {"largest_over_mean", e.largest_over_mean},
+          {"balancing", e.balancing}};
 }
 
 [[nodiscard]] inline nlohmann::ordered_json to_json(evaluation_entry const& e) {
@@ -91,7 +95,9 @@ inline void add_line(nlohmann::json const& line, training_log& log) {
                          number(line, "clipped"),
                          number(line, "tokens_per_second"),
                          number(line, "seconds"),
-                         line.at("skipped").get<bool>()});
+                         line.at("skipped").get<bool>(),
+                         number(line, "largest_over_mean"),
+                         number(line, "balancing")});
   } else if (kind == "evaluation") {
     log.evaluations.push_back({line.at("step").get<std::uint64_t>(),
                                number(line, "masked_lm"),

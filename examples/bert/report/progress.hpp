@@ -65,19 +65,21 @@ class step_pace {
                                                step_pace const& pace) {
   auto const left = static_cast<double>(steps - entry.step) * pace.seconds();
   auto text       = std::array<char, 256>{};
-  std::snprintf(
-      text.data(),
-      text.size(),
-      "step %*llu/%llu  loss %.4f  masked-LM %.4f  %s tokens/s  clipped %3.0f %%  left %s%s",
-      static_cast<int>(std::to_string(steps).size()),
-      static_cast<unsigned long long>(entry.step),
-      static_cast<unsigned long long>(steps),
-      entry.loss,
-      entry.masked_lm,
-      short_number(entry.tokens_per_second).c_str(),
-      100 * entry.clipped,
-      clock_time(left).c_str(),
-      entry.skipped ? "  skipped" : "");
+  std::snprintf(text.data(),
+                text.size(),
+                "step %*llu/%llu  loss %.4f  masked-LM %.4f  %s tokens/s  clipped %3.0f %%  "
+                "max/mean %.3f  balancing %.1f %%  left %s%s",
+                static_cast<int>(std::to_string(steps).size()),
+                static_cast<unsigned long long>(entry.step),
+                static_cast<unsigned long long>(steps),
+                entry.loss,
+                entry.masked_lm,
+                short_number(entry.tokens_per_second).c_str(),
+                100 * entry.clipped,
+                entry.largest_over_mean,
+                100 * entry.balancing,
+                clock_time(left).c_str(),
+                entry.skipped ? "  skipped" : "");
   return text.data();
 }
 

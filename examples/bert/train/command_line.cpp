@@ -83,6 +83,18 @@ void add_training(CLI::App& app, command_line& out, raw_options& raw) {
   app.add_option("--micro-steps", t.micro_steps, "Parts of a step that a rank computes in turn")
       ->capture_default_str()
       ->group("Training");
+  using gradlane::balance::dealing;
+  app.add_option("--balance", t.deal, "How samples are dealt to ranks: none, snake or lpt")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, dealing>{
+          {"none", dealing::none}, {"snake", dealing::snake}, {"lpt", dealing::lpt}}))
+      ->default_str("lpt")
+      ->option_text("METHOD=lpt")
+      ->group("Training");
+  app.add_option(
+         "--window", t.window, "Steps whose samples are dealt at once; at most half an epoch")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber)
+      ->group("Training");
   app.add_flag("--lamb", raw.lamb, "LAMB instead of AdamW")->group("Training");
   app.add_option("--learning-rate", t.rate.peak, "After the warm-up")
       ->capture_default_str()

@@ -77,9 +77,11 @@ class training_run {
 
   [[nodiscard]] trainer_state state() {
     return {.step       = trainer_.next_step(),
-            .sampler    = trainer_.order().state(),
+            .place      = trainer_.place(),
             .seed       = wanted_.training.seed,
             .batch_size = wanted_.training.batch_size,
+            .deal       = wanted_.training.deal,
+            .window     = wanted_.training.window,
             .data       = text_.training->fingerprint(),
             .model      = wanted_.training.model,
             .update     = wanted_.training.update};
@@ -93,7 +95,7 @@ class training_run {
     }
     auto const at =
         load_checkpoint(*newest, state(), trainer_.list(), trainer_.weights(), trainer_.update());
-    trainer_.resume(at.step, at.sampler);
+    trainer_.resume(at.step, at.place);
     if (speaks_) { std::cout << "goes on from " << newest->string() << '\n'; }
   }
 
@@ -133,6 +135,8 @@ class training_run {
     entry.tokens_per_second = result.tokens / result.times.total;
     entry.seconds           = seconds;
     entry.skipped           = result.skipped;
+    entry.largest_over_mean = result.largest_over_mean;
+    entry.balancing         = result.times.balance / result.times.total;
     log_->write(entry);
     if (entry.step % wanted_.report_every == 0 || entry.step == wanted_.training.rate.steps) {
       std::cout << progress_line(entry, wanted_.training.rate.steps, pace_) << std::endl;
@@ -156,7 +160,8 @@ class training_run {
     };
     std::cout << "time of rank 0: forward and backward " << share(times_.compute)
               << ", waiting for other ranks " << share(times_.wait) << ", optimizer "
-              << share(times_.optimizer) << ", data " << share(times_.data) << '\n'
+              << share(times_.optimizer) << ", balancing " << share(times_.balance) << ", data "
+              << share(times_.data) << '\n'
               << "unigram entropy of the text: " << entropy_ << '\n';
     auto const curve = wanted_.output / "curve.svg";
     auto drawing     = pending_file{curve};

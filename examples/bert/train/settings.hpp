@@ -5,6 +5,8 @@
 #include "../optimizer.hpp"  // for optimizer_settings
 #include "../schedule.hpp"   // for schedule
 
+#include <gradlane/balance/deal.hpp>  // for dealing
+
 #include <chrono>   // for seconds
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint32_t
@@ -18,7 +20,9 @@ struct training_settings {
   model_config model;
   std::size_t batch_size  = 16;  // sequences of a step, over all ranks and micro-steps
   std::size_t micro_steps = 1;
-  std::uint32_t seed      = 1;
+  gradlane::balance::dealing deal{gradlane::balance::dealing::lpt};
+  std::size_t window = 8;  // steps whose samples are dealt at once
+  std::uint32_t seed = 1;
   optimizer_settings update;
   schedule rate;
   clip_mode clip           = clip_mode::bucketwise;

@@ -7,6 +7,7 @@ namespace bert {
 
 /// Where the time of a step went, in seconds, on this rank.
 struct step_times {
+  double balance   = 0;  // for samples: reading them, dealing, moving, as far as training waits
   double data      = 0;
   double compute   = 0;  // forward and backward, with all of the communication that they hide
   double wait      = 0;  // for other ranks: communication that nothing hid
@@ -15,6 +16,7 @@ struct step_times {
 };
 
 inline step_times& operator+=(step_times& sum, step_times const& more) {
+  sum.balance += more.balance;
   sum.data += more.data;
   sum.compute += more.compute;
   sum.wait += more.wait;
@@ -31,6 +33,8 @@ class stopwatch {
     sum += std::chrono::duration<double>{now - last_}.count();
     last_ = now;
   }
+  /// Leaves the time since the last lap to who has measured it.
+  void skip() { last_ = clock::now(); }
   [[nodiscard]] double total() const {
     return std::chrono::duration<double>{clock::now() - begin_}.count();
   }

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../data/deal.hpp"           // for deal, expect_dealable
 #include "../data/sample_source.hpp"  // for make_batch, sample_source
-#include "../data/sampler.hpp"        // for sampler
 #include "../dropout.hpp"             // for dropout_sites
-#include "../errors.hpp"              // for input_error
 #include "../model.hpp"               // for losses, model
 #include "../optimizer.hpp"           // for optimizer
 #include "../parameters.hpp"          // for initialise, parameter_list
+#include "balanced_batches.hpp"       // for balanced_batches, expect_dealable
 #include "reducer.hpp"                // for make_reducer, plan_gradients, reducer
 #include "settings.hpp"               // for training_settings
 #include "stopwatch.hpp"              // for step_times, stopwatch
 #include "totals.hpp"                 // for mean_losses, rank_totals
 
+#include <gradlane/balance/deal.hpp>      // for deal, sample
 #include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
 #include <gradlane/host/device.hpp>       // for device
@@ -23,7 +22,6 @@
 #include <cstddef>    // for size_t
 #include <cstdint>    // for uint64_t
 #include <memory>     // for unique_ptr
-#include <numeric>    // for iota
 #include <optional>   // for optional
 #include <span>       // for span
 #include <string>     // for to_string
@@ -65,9 +63,9 @@ class trainer {
         ranks_{static_cast<std::size_t>(comm.size())},
         rank_{static_cast<std::size_t>(comm.rank())},
         weights_(list_.total()),
-        sampler_{data.size(), settings.batch_size, settings.seed},
         optimizer_{list_, settings.update},
         totals_{lane, comm.split(0, comm.rank())},
+        batches_{settings_, data, lane, comm.split(0, comm.rank())},
         buckets_{lane, plan_gradients(list_, settings.bucket_bytes)},
         reducer_{make_reducer(buckets_, comm, settings)},
         compute_{lane.make_stream()} {
@@ -86,9 +84,9 @@ class trainer {
     auto result          = step_result{};
     result.step          = step_;
     result.learning_rate = settings_.rate.at(step_);
-    auto const global    = sampler_.next();
-    auto const work      = next_batches(global);
-    watch.lap(result.times.data);
+    auto const left      = settings_.rate.steps > step_ ? settings_.rate.steps - step_ : 1;
+    auto const work      = batches_.next(left, result.times);
+    watch.skip();
     auto const scales = sync_scales(work);
     watch.lap(result.times.wait);
 
@@ -110,21 +108,23 @@ class trainer {
 
   /// Mean losses over at most `limit` samples of `data`, dealt to the ranks; no dropout.
   [[nodiscard]] mean_losses evaluate(sample_source const& data, std::size_t limit) {
-    auto samples = std::vector<std::uint32_t>(std::min(limit, data.size()));
-    std::iota(samples.begin(), samples.end(), 0U);
+    auto samples = std::vector<gradlane::balance::sample>{};
+    for (auto i = std::uint32_t{0}; i < std::min(limit, data.size()); ++i) {
+      samples.push_back({.id = i, .length = static_cast<std::uint32_t>(data.length(i))});
+    }
     auto const no_dropout = dropout_sites{settings_.model, 0.0, settings_.seed, 0};
     auto const pieces     = samples.size() / settings_.batch_size + 1;
-    auto const work       = deal(samples, ranks_, pieces);
+    auto const work       = gradlane::balance::deal(samples, {.ranks = ranks_, .steps = pieces});
     auto sum              = losses{};
     for (auto piece = std::size_t{0}; piece < pieces; ++piece) {
-      sum += model_->forward(make_batch(data, work[piece * ranks_ + rank_], 0), no_dropout);
+      sum += model_->forward(make_batch(data, work.bin(piece, rank_), 0), no_dropout);
     }
     return totals_.sync_mean(sum);
   }
 
   /// Goes on where another run stood; its weights and optimizer must have been put in place.
-  void resume(std::uint64_t step, sampler_state const& at) {
-    sampler_.restore(at);
+  void resume(std::uint64_t step, data_place const& at) {
+    batches_.restore(at);
     step_ = step;
     model_->refresh();
   }
@@ -133,25 +133,15 @@ class trainer {
   [[nodiscard]] parameter_list const& list() const { return list_; }
   [[nodiscard]] std::span<float> weights() { return weights_; }
   [[nodiscard]] optimizer& update() { return optimizer_; }
-  [[nodiscard]] sampler const& order() const { return sampler_; }
+  [[nodiscard]] data_place place() const { return batches_.place(); }
   [[nodiscard]] rank_totals<Comm>& totals() { return totals_; }
-  [[nodiscard]] std::string describe() const { return reducer_->describe(); }
+  [[nodiscard]] std::string describe() const { return batches_.describe() + reducer_->describe(); }
 
  private:
   struct loss_scales {
     double masked_lm;
     double next_sentence;
   };
-
-  /// This rank's micro-batches of a step.
-  [[nodiscard]] std::vector<batch> next_batches(global_batch const& global) const {
-    auto const all = deal(global.samples, ranks_, settings_.micro_steps);
-    auto result    = std::vector<batch>{};
-    for (auto m = std::size_t{0}; m < settings_.micro_steps; ++m) {
-      result.push_back(make_batch(data_, all[m * ranks_ + rank_], global.epoch));
-    }
-    return result;
-  }
 
   /// 1 / counts over all ranks and micro-steps, times the ranks that the reduction divides by.
   [[nodiscard]] loss_scales sync_scales(std::vector<batch> const& work) {
@@ -218,9 +208,9 @@ class trainer {
   std::vector<float> weights_;  // flat, as list_ lays it out
   Device device_;
   std::optional<model<Device>> model_;
-  sampler sampler_;
   optimizer optimizer_;
   rank_totals<Comm> totals_;
+  balanced_batches<Comm> batches_;
   gradlane::gradient_buckets<gradlane::host::device> buckets_;
   std::vector<std::span<float>> gradients_;  // by parameter, in the buckets
   std::unique_ptr<reducer<Comm>> reducer_;
