@@ -3,7 +3,7 @@
 
 #include "../entropy.hpp"      // for entropy
 #include "../matrix_view.hpp"  // for matrix_view
-#include "quads.cuh"           // for all_lanes, load, quad, store
+#include "quads.cuh"           // for all_lanes, as_float, load_vector, quad, store_vector
 
 #include <cmath>    // for INFINITY
 #include <cstddef>  // for size_t
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(Threads) entropy_rows(matrix_view<Value const>
   auto own              = log_sum{};
   for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
        column += static_cast<int>(4 * Threads)) {
-    own.add(load(row + column), min(4, columns - column));
+    own.add(load_vector(row, column, columns), min(4, columns - column));
   }
   auto const total = add_up<Threads>(own);
   if (threadIdx.x != 0) { return; }
   auto const log_total = total.largest + logf(total.sum);
   auto const label     = labels[blockIdx.x];
-  auto const hit       = load(row + label / 4 * 4).x[label % 4];
+  auto const hit       = as_float(row[label]);
   lse[blockIdx.x]      = log_total;
   loss[blockIdx.x]     = log_total - hit;
   correct[blockIdx.x]  = hit == total.largest ? 1.0F : 0.0F;
@@ -110,12 +110,12 @@ __global__ void __launch_bounds__(Threads) differentiate_entropy(matrix_view<Val
   auto const label   = labels[blockIdx.x];
   for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
        column += static_cast<int>(4 * Threads)) {
-    auto value = load(row + column);
+    auto value = load_vector(row, column, columns);
     for (auto e = 0; e < 4; ++e) {
       auto const hit = column + e == label ? 1.0F : 0.0F;
       value.x[e]     = scale * (expf(value.x[e] - shift) - hit);
     }
-    store(value, row + column);
+    store_vector(value, row, column, columns);
   }
 }
 

@@ -14,7 +14,6 @@
 namespace bert::cuda {
 
 /// Activation functions, sums of columns and moves of rows; see reference.hpp for their meaning.
-/// Rows of matrices must have the device's stride, or a multiple of it.
 template <class Value>
 class pointwise_operations {
  public:

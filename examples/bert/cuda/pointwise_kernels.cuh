@@ -3,7 +3,7 @@
 
 #include "../matrix_view.hpp"   // for matrix_view
 #include "partial_kernels.cuh"  // for partial_sums
-#include "quads.cuh"            // for load, load_vector, quad, store
+#include "quads.cuh"            // for load_vector, quad, store, store_vector
 #include "tuning.hpp"           // for map_threads
 
 #include <cstddef>  // for size_t
@@ -44,20 +44,21 @@ __global__ void __launch_bounds__(tuning::map_threads) map_rows(Function f,
                                                                 float const* bias,
                                                                 matrix_view<Value> y,
                                                                 int rows_per_block) {
-  auto const column = own_column();
-  if (column >= static_cast<int>(x.cols)) { return; }
-  auto const b     = load_vector(bias, column, static_cast<int>(x.cols));
+  auto const column  = own_column();
+  auto const columns = static_cast<int>(x.cols);
+  if (column >= columns) { return; }
+  auto const b     = load_vector(bias, column, columns);
   auto const begin = static_cast<int>(blockIdx.y) * rows_per_block;
   auto const end   = min(begin + rows_per_block, static_cast<int>(x.rows));
   for (auto first = begin; first < end; first += 4) {
     quad z[4]{};
     for (auto r = 0; r < 4; ++r) {
-      if (first + r < end) { z[r] = load(x.row(first + r) + column); }
+      if (first + r < end) { z[r] = load_vector(x.row(first + r), column, columns); }
     }
     for (auto r = 0; r < 4; ++r) {
       if (first + r >= end) { continue; }
       for (auto e = 0; e < 4; ++e) { z[r].x[e] = f(z[r].x[e] + b.x[e]); }
-      store(z[r], y.row(first + r) + column);
+      store_vector(z[r], y.row(first + r), column, columns);
     }
   }
 }
@@ -70,7 +71,7 @@ struct elements {
   using loaded = quad;
   [[nodiscard]] __device__ quad parameters(int) const { return {}; }
   [[nodiscard]] __device__ loaded at(int row, int column) const {
-    return load(dy.row(row) + column);
+    return load_vector(dy.row(row), column, static_cast<int>(dy.cols));
   }
   [[nodiscard]] __device__ quad value(loaded const& own, quad const&, int, int) const {
     return own;
@@ -94,12 +95,13 @@ struct slopes {
     return load_vector(bias, column, static_cast<int>(x.cols));
   }
   [[nodiscard]] __device__ loaded at(int row, int column) const {
-    return {load(x.row(row) + column), load(dy.row(row) + column)};
+    auto const columns = static_cast<int>(x.cols);
+    return {load_vector(x.row(row), column, columns), load_vector(dy.row(row), column, columns)};
   }
   [[nodiscard]] __device__ quad value(loaded const& own, quad const& b, int row, int column) const {
     auto result = own.dy;
     for (auto e = 0; e < 4; ++e) { result.x[e] *= slope(own.x.x[e] + b.x[e]); }
-    store(result, dx.row(row) + column);
+    store_vector(result, dx.row(row), column, static_cast<int>(dx.cols));
     return result;
   }
 };
@@ -132,8 +134,10 @@ __global__ void __launch_bounds__(tuning::map_threads)
     gather_rows(matrix_view<Value const> x, std::int32_t const* rows, matrix_view<Value> y) {
   auto const* const from = x.row(static_cast<std::size_t>(rows[blockIdx.x]));
   auto* const to         = y.row(blockIdx.x);
-  for (auto column = 4 * threadIdx.x; column < x.cols; column += 4 * blockDim.x) {
-    store(load(from + column), to + column);
+  auto const columns     = static_cast<int>(x.cols);
+  for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
+       column += static_cast<int>(4 * blockDim.x)) {
+    store_vector(load_vector(from, column, columns), to, column, columns);
   }
 }
 
@@ -143,10 +147,12 @@ __global__ void __launch_bounds__(tuning::map_threads)
     scatter_add_rows(matrix_view<Value const> y, std::int32_t const* rows, matrix_view<Value> x) {
   auto const* const from = y.row(blockIdx.x);
   auto* const to         = x.row(static_cast<std::size_t>(rows[blockIdx.x]));
-  for (auto column = 4 * threadIdx.x; column < x.cols; column += 4 * blockDim.x) {
-    auto sum = load(to + column);
-    sum += load(from + column);
-    store(sum, to + column);
+  auto const columns     = static_cast<int>(x.cols);
+  for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
+       column += static_cast<int>(4 * blockDim.x)) {
+    auto sum = load_vector(to, column, columns);
+    sum += load_vector(from, column, columns);
+    store_vector(sum, to, column, columns);
   }
 }
 

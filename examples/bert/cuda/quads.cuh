@@ -9,9 +9,7 @@
 
 #include <cstdint>  // for int32_t, uint32_t, uintptr_t
 
-// What the kernels are made of. Rows of matrices begin at multiples of four elements and have room
-// for a multiple of four: a thread moves four at once, and where a row ends in between, what it
-// reads there means nothing and what it writes there is lost. Vectors lie anywhere.
+// What the kernels are made of: a thread moves four elements at once, where they lie aligned.
 namespace bert::cuda {
 
 /// Four neighbouring elements of a row, or one number for each of four rows.
@@ -47,13 +45,18 @@ template <class T>
   return index + 4 <= size && reinterpret_cast<std::uintptr_t>(vector + index) % sizeof(T[4]) == 0;
 }
 
+[[nodiscard]] __device__ inline float as_float(float value) { return value; }
+[[nodiscard]] __device__ inline float as_float(gradlane::bf16 value) {
+  return __uint_as_float(std::uint32_t{value.bits} << 16U);
+}
 /// Elements index … index + 3 of a vector; 0 beyond its end, and where it is null.
-[[nodiscard]] __device__ inline quad load_vector(float const* vector, int index, int size) {
+template <class T>
+[[nodiscard]] __device__ quad load_vector(T const* vector, int index, int size) {
   if (vector == nullptr) { return {}; }
   if (is_whole(vector, index, size)) { return load(vector + index); }
   auto result = quad{};
   for (auto e = 0; e < 4; ++e) {
-    if (index + e < size) { result.x[e] = vector[index + e]; }
+    if (index + e < size) { result.x[e] = as_float(vector[index + e]); }
   }
   return result;
 }
