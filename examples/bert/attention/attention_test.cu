@@ -364,7 +364,7 @@ TEST_CASE_TEMPLATE("attention drops what the pure function says, in all kernels"
                    Value,
                    float,
                    bf16) {
-  constexpr auto n  = std::size_t{200};
+  constexpr auto n  = std::size_t{130};
   auto const mask   = dropout{1, 2, 3, 128, 2};
   auto p            = problem{{3, static_cast<std::int32_t>(n)}, 2, mask, 0xFFFFFFF0U};
   auto const sample = p.samples[1];
@@ -420,8 +420,8 @@ TEST_CASE_TEMPLATE("attention drops what the pure function says, in all kernels"
     }
   }
   CHECK(differences == 0);
-  // 80,000 draws of one half: standard deviation of the rate 1.8e-3; five of them
-  CHECK(std::abs(static_cast<double>(kept_in_all) / (2 * n * n) - 0.5) < 9e-3);
+  // 33,800 draws of one half: standard deviation of the rate 2.7e-3; five of them
+  CHECK(std::abs(static_cast<double>(kept_in_all) / (2 * n * n) - 0.5) < 1.4e-2);
 }
 
 TEST_CASE_TEMPLATE("attention touches no row but those of the sequences", Value, float, bf16) {
