@@ -120,8 +120,9 @@ struct capability_set {
 /// one rank moves nothing and copies in to out.
 /// - `all_reduce(s, in, out, op)`: same count and dtype on all ranks; same bits on all ranks;
 ///   bf16 and fp16 are accumulated in fp32.
-/// - `all_reduce_scaled(s, in, out, c)`: out = Σ_r c_r · in_r, where capabilities say so; a
-///   coefficient of 0 contributes 0 even from Inf and NaN.
+/// - `all_reduce_scaled(s, in, out, c)`: out = Σ_r c_r · in_r, where capabilities say so and for
+/// the
+///   dtypes of `supports_scaled`. 0 · Inf and 0 · NaN are NaN: device.scale clears such input.
 /// - `reduce_scatter(s, in, out, op)`: in.count() = size() · out.count(); in place where out is the
 ///   rank's own part of in.
 /// - `all_gather(s, in, out)`: out.count() = size() · in.count(); in place as above.
@@ -129,7 +130,10 @@ struct capability_set {
 /// - `broadcast(s, x, root)`.
 /// - `all_to_all_v(s, in, send, out, receive)`: blocks back to back in rank order, in elements.
 /// - `send(s, in, peer)`, `receive(s, out, peer)`: matched in order per pair of ranks; neither may
-///   be relied on to buffer.
+///   be relied on to buffer. A communicator may carry out its calls one after the other, also those
+///   on different streams, but for those of one group.
+/// - `group(f)`: the calls that f() issues may wait for peers at the same time. Those that wait for
+///   each other's counterparts, such as a send and a receive with one peer, need different streams.
 /// An error (peer failed, deadline passed, aborted) becomes the error of the stream. Once one
 /// collective failed, the communicator stays failed.
 ///
@@ -159,6 +163,7 @@ concept communicator_for = device<D> && requires(C& c,
   { c.all_to_all_v(s, in, counts, x, counts) } -> std::same_as<void>;
   { c.send(s, in, 0) } -> std::same_as<void>;
   { c.receive(s, x, 0) } -> std::same_as<void>;
+  { c.group(detail::probe_function{}) } -> std::same_as<void>;
   { c.set_deadline(deadline) } -> std::same_as<void>;
   { c.poll() } -> std::same_as<void>;
   { c.abort() } noexcept -> std::same_as<void>;
@@ -171,6 +176,7 @@ template <class C, class D>
 concept scaling_communicator_for =
     communicator_for<C, D> && C::capabilities.premultiplied_sum &&
     requires(C& c, typename D::stream& s, const_buffer_view in, buffer_view x, float const* k) {
+      { C::supports_scaled(dtype::fp32) } -> std::same_as<bool>;  // constexpr
       { c.all_reduce_scaled(s, in, x, k) } -> std::same_as<void>;
     };
 

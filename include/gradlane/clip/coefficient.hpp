@@ -55,7 +55,7 @@ struct loss_scaling {
   }
 };
 
-/// share = w_r / Σ w_r, or w_r / W; 0 where nobody has weight.
+/// share = w_r / Σ w_r, or w_r / W; 0 where nobody has weight. used = 1, or 0 where share is 0.
 struct share_of_weights {
   step_record* step;
   double ranks;  // the divisor instead of the sum where not 0
@@ -63,6 +63,7 @@ struct share_of_weights {
   GRADLANE_HOST_DEVICE void operator()() const {
     auto const total = ranks > 0 ? ranks : step->total_weight[0];
     step->share      = total > 0 ? step->weight[0] / total : 0.0;
+    step->used       = step->share > 0 ? 1.0F : 0.0F;
   }
 };
 

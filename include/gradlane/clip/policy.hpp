@@ -200,7 +200,8 @@ namespace scaling {
 /// In the reduction where the communicator can (capabilities.premultiplied_sum), else in place.
 struct automatic {};
 
-/// In the reduction: the bucket is never rewritten. Needs capabilities.premultiplied_sum.
+/// In the reduction: the bucket is never rewritten. Needs capabilities.premultiplied_sum; in place
+/// for dtypes that the communicator does not scale (supports_scaled).
 struct premultiplied {};
 
 /// By one pass over the bucket before the reduction.

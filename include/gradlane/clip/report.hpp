@@ -36,6 +36,7 @@ struct step_record {
   double weight[2]{};        ///< this rank's weight and 1, or 0 and 0 once it has joined
   double total_weight[2]{};  ///< the same over all ranks
   double share{1.0};         ///< of this rank in the average, before the reduction
+  float used{1.0F};          ///< 0 where share is 0, so that what the buckets hold must not count
   double norm{};             ///< of all that the policy measured / loss scale
   float post{1.0F};          ///< factor after the reduction
   float coefficient{1.0F};   ///< clip::after: clip factor / loss scale

@@ -31,8 +31,10 @@ class bucket_reducer {
 
   /// Enqueues the reduction of a bucket's wire, in place.
   /// @param coefficient  of this rank, in device memory, or null: 1. Not null only where the rules
-  ///   say in_reduction.
+  ///   say in_reduction, and scales(bucket).
   virtual void reduce(stream& s, std::size_t bucket, float const* coefficient) = 0;
+
+  [[nodiscard]] virtual bool scales(std::size_t /*bucket*/) const { return false; }
 
   /// Enqueues the copy to the host of what fill() tells.
   virtual void download(stream& /*s*/) {}
@@ -67,6 +69,13 @@ class all_reducer final : public bucket_reducer<Device> {
       }
     }
     comm_.all_reduce(s, wire, wire, operation_);
+  }
+
+  [[nodiscard]] bool scales([[maybe_unused]] std::size_t bucket) const override {
+    if constexpr (scaling_communicator_for<Comm, Device>) {
+      return Comm::supports_scaled(buckets_.bucket(bucket).wire.type());
+    }
+    return false;
   }
 
  private:

@@ -308,9 +308,11 @@ class bucket_stages {
     if (!source.empty() && source.data() != storage.wire.data()) {
       device_.cast(prepare_, source, storage.wire, coefficient);
       coefficient = nullptr;
-    } else if (coefficient != nullptr && !rules_.in_reduction) {
+    } else if (coefficient != nullptr && !(rules_.in_reduction && reducer_->scales(bucket))) {
       device_.scale(prepare_, storage.wire, coefficient);
       coefficient = nullptr;
+    } else if (coefficient != nullptr && rules_.weighted) {  // reads one number where it is 1
+      device_.scale(prepare_, storage.wire, &step()->used);
     }
     device_.record(prepared_[bucket], prepare_);
     device_.wait(communicate_, prepared_[bucket]);

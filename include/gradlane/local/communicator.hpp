@@ -11,6 +11,7 @@
 #include <gradlane/local/detail/call.hpp>        // for operation
 #include <gradlane/local/detail/member.hpp>      // for member, ticket
 #include <gradlane/local/world.hpp>              // for world
+#include <gradlane/types.hpp>                    // for dtype, is_floating
 
 #include <cstdint>          // for uint64_t
 #include <memory>           // for shared_ptr, make_shared
@@ -52,6 +53,10 @@ class communicator : public gradlane::detail::collective_calls<communicator, hos
 
   /// Collectives issued so far, splits included; the same on all ranks of a correct program.
   [[nodiscard]] std::uint64_t collectives() const noexcept { return member_->collectives(); }
+
+  [[nodiscard]] static constexpr bool supports_scaled(dtype type) noexcept {
+    return is_floating(type);
+  }
 
   /// @param coefficient  read when the stream gets there.
   void all_reduce_scaled(host::stream& on,

@@ -60,17 +60,14 @@ void join(std::span<A> sums, std::span<A> terms, call const& c, bool first) {
 /// The elements from `begin` on, joined over ranks 0, 1, …, W-1 in this order.
 template <element T, class A>
 void join_ranks(calls_of_ranks calls, std::size_t begin, std::span<A> sums, std::span<A> terms) {
-  auto const scaled = calls[0]->what == operation::all_reduce_scaled;
-  auto first        = true;
+  auto first = true;
   for (auto const* c : calls) {
-    if (scaled && c->factor == 0.0F) { continue; }  // exactly nothing, even from NaN
     auto const* const in = reinterpret_cast<T const*>(c->in.data()) + begin;
     for (std::size_t i = 0; i < terms.size(); ++i) { terms[i] = static_cast<A>(in[i]); }
     join(sums, terms, *c, first);
     first = false;
   }
   for (auto& sum : sums) {
-    if (first) { sum = A{}; }
     if constexpr (std::is_floating_point_v<A>) {
       if (calls[0]->op == reduction::average) { sum /= static_cast<A>(calls.size()); }
     }
