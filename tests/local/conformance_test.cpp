@@ -5,8 +5,9 @@
 
 #include <doctest/doctest.h>
 
-#include <conformance/communicator.hpp>  // for GRADLANE_COMMUNICATOR_CONFORMANCE
-#include <support/watchdog.hpp>          // for activity
+#include <conformance/communicator.hpp>              // for GRADLANE_COMMUNICATOR_CONFORMANCE
+#include <conformance/communicator_allocations.hpp>  // for communicator_allocations
+#include <support/watchdog.hpp>                      // for activity
 
 #include <string>  // for string, to_string
 
@@ -25,8 +26,17 @@ struct threads {
   }
   static int nodes(int size) { return (size + 2) / 3; }
   static bool cuts() { return false; }
+
+  template <class Device>
+  static void delay(Device& d, typename Device::stream& s, int microseconds) {
+    d.invoke(s, gradlane::test::pause{microseconds});
+  }
+
+  static constexpr auto divides_late  = true;
+  static constexpr auto max_keeps_nan = true;
 };
 
 }  // namespace
 
 GRADLANE_COMMUNICATOR_CONFORMANCE(threads);
+TEST_CASE_TEMPLATE_INVOKE(communicator_allocations, threads);

@@ -8,7 +8,8 @@
 
 #include <mpi.h>
 
-#include <conformance/communicator.hpp>  // for GRADLANE_COMMUNICATOR_CONFORMANCE
+#include <conformance/communicator.hpp>              // for GRADLANE_COMMUNICATOR_CONFORMANCE
+#include <conformance/communicator_allocations.hpp>  // for communicator_allocations
 
 #include <algorithm>  // for min
 #include <cstdlib>    // for getenv, strtol, strtoull
@@ -29,6 +30,14 @@ struct processes {
     f(self, device);
   }
 
+  template <class Device>
+  static void delay(Device& d, typename Device::stream& s, int microseconds) {
+    d.invoke(s, gradlane::test::pause{microseconds});
+  }
+
+  static constexpr auto divides_late  = true;
+  static constexpr auto max_keeps_nan = true;
+
   static bool cuts() { return setting("GRADLANE_MPI_CHUNK") != nullptr; }
 
   /// MPICH deals the ranks out over as many pretend nodes as this variable says.
@@ -42,3 +51,4 @@ struct processes {
 }  // namespace
 
 GRADLANE_COMMUNICATOR_CONFORMANCE(processes);
+TEST_CASE_TEMPLATE_INVOKE(communicator_allocations, processes);

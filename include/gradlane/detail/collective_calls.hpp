@@ -8,6 +8,7 @@
 #include <cstddef>          // for size_t
 #include <source_location>  // for source_location
 #include <span>             // for span
+#include <utility>          // for forward
 
 namespace gradlane::detail {
 
@@ -117,6 +118,12 @@ class collective_calls {
                std::source_location at = std::source_location::current()) {
     checking(operation::receive, at).peer(peer);
     self().issue(on, operation::receive, {}, out, peer, at, nothing);
+  }
+
+  /// Where calls wait for no other ones, there is nothing to do.
+  template <class F>
+  void group(F&& calls) {
+    std::forward<F>(calls)();
   }
 
  protected:
