@@ -2,7 +2,8 @@
 include_guard()
 include(gradlane_warnings)
 
-# gradlane_header_tests(<component> HEADERS <path below include/>... [TOGETHER <path>...] [NVCC])
+# gradlane_header_tests(<component> HEADERS <path below include/>... [TOGETHER <path>...]
+#                       [LINK <target>...] [NVCC])
 #
 # One program that proves that each header compiles alone, may be included twice, and may be linked
 # twice: a source file per header that includes nothing else, and two that include all headers, so
@@ -12,7 +13,7 @@ include(gradlane_warnings)
 # With NVCC the second of the two is a .cu, so that a header that means different things to the two
 # compilers is found out; *.cuh are included there and, each alone, by a .cu of their own.
 function(gradlane_header_tests component)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NVCC" "" "HEADERS;TOGETHER")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NVCC" "" "HEADERS;TOGETHER;LINK")
   set(name headers_${component}_test)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${component})
   set(first "")
@@ -51,7 +52,7 @@ function(gradlane_header_tests component)
     list(APPEND sources ${source})
   endforeach()
   add_executable(${name} ${sources})
-  target_link_libraries(${name} PRIVATE gradlane::${component})
+  target_link_libraries(${name} PRIVATE gradlane::${component} ${arg_LINK})
   gradlane_warnings(${name})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS headers)

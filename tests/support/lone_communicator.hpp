@@ -4,6 +4,7 @@
 #include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>                 // for capability_set, device, timeout
 #include <gradlane/detail/collective_calls.hpp>  // for collective_calls
+#include <gradlane/types.hpp>                    // for dtype, is_floating
 
 #include <cstddef>          // for size_t
 #include <source_location>  // for source_location
@@ -25,6 +26,10 @@ class lone_communicator
 
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
+
+  [[nodiscard]] static constexpr bool supports_scaled(dtype type) noexcept {
+    return is_floating(type);
+  }
 
   void all_reduce_scaled(stream& on,
                          const_buffer_view in,

@@ -77,6 +77,25 @@ enum class operation : std::uint8_t {
   return std::to_string(x.count()) + " " + std::string{name_of(x.type())};
 }
 
+/// "all_reduce(sum) of 17 fp32", "broadcast of 17 fp32 from rank 0"
+[[nodiscard]] inline std::string text_of(
+    operation what, reduction op, const_buffer_view in, const_buffer_view out, int peer) {
+  auto text = std::string{name_of(what)};
+  if (has_reduction(what)) { text.append("(").append(name_of(op)).append(")"); }
+  auto const writes =
+      what == operation::broadcast || what == operation::receive || what == operation::all_gather_v;
+  if (what != operation::split) { text.append(" of ").append(text_of(writes ? out : in)); }
+  switch (what) {
+    case operation::broadcast:
+    case operation::receive:
+      return text.append(" from rank ").append(std::to_string(peer));
+    case operation::send:
+      return text.append(" to rank ").append(std::to_string(peer));
+    default:
+      return text;
+  }
+}
+
 /// Checks of arguments, each naming the operation and both values. They allocate only to throw.
 class argument_check {
  public:

@@ -65,23 +65,8 @@ struct call_state {
   stage now{stage::queued};
   bool reached{false};  // the stream has come to it
 
-  /// "all_reduce(sum) of 17 fp32"
   [[nodiscard]] std::string describe() const {
-    auto text = std::string{name_of(what)};
-    if (has_reduction(what)) { text.append("(").append(name_of(op)).append(")"); }
-    auto const writes = what == operation::broadcast || what == operation::receive ||
-                        what == operation::all_gather_v;
-    auto const view = writes ? const_buffer_view{out} : in;
-    if (what != operation::split) { text.append(" of ").append(gradlane::detail::text_of(view)); }
-    switch (what) {
-      case operation::broadcast:
-      case operation::receive:
-        return text.append(" from rank ").append(std::to_string(peer));
-      case operation::send:
-        return text.append(" to rank ").append(std::to_string(peer));
-      default:
-        return text;
-    }
+    return gradlane::detail::text_of(what, op, in, out, peer);
   }
 };
 
