@@ -7,6 +7,8 @@
 //
 // Floor: the bytes of the gradients over the all-reduce rate, plus one read (norm), plus one read
 // and write where a coefficient is not 1. The last column is bucketwise's target of 1.05.
+#include "../turns.hpp"
+
 #include <gradlane/gradlane.hpp>
 #include <gradlane/mpi/communicator.hpp>
 #include <gradlane/mpi/environment.hpp>
@@ -33,41 +35,6 @@ using host::device;
 using mpi::communicator;
 
 constexpr auto infinity = std::numeric_limits<double>::infinity();
-
-/// Encoder layers of BERT-base as parameters of 7,087,872 elements in all each, and the embeddings,
-/// scaled to `elements`.
-[[nodiscard]] std::vector<parameter> bert_base(std::size_t elements) {
-  auto result    = std::vector<parameter>{};
-  auto const add = [&](double share) {
-    auto const count = static_cast<std::size_t>(share / 109.5e6 * static_cast<double>(elements));
-    result.push_back({.name = "p" + std::to_string(result.size()), .count = count / 64 * 64 + 64});
-  };
-  add(23440896);
-  add(393216);
-  for (auto layer = 0; layer < 12; ++layer) {
-    for (auto i = 0; i < 4; ++i) {
-      add(589824);
-      add(768);
-    }
-    add(2359296);
-    add(3072);
-    add(2359296);
-    add(768);
-  }
-  add(590592);
-  return result;
-}
-
-struct row {
-  std::string name;
-  std::function<void()> run;
-  std::vector<double> seconds{};
-};
-
-[[nodiscard]] double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 /// Everything at once: what a trainer does without the library.
 void allreduce_then_clip(std::span<float> g, double bound) {
@@ -115,7 +82,7 @@ int main(int argc, char** argv) {
   auto const repetitions = argc > 2 ? std::atoi(argv[2]) : 5;
   auto device            = host::device{};
   auto comm              = mpi::from_mpi(device, MPI_COMM_WORLD);
-  auto const list        = bert_base(elements);
+  auto const list        = bench::bert_base(elements);
   auto all               = std::vector<float>(bucket_plan{list}.payload(), 1e-3F);
   auto const bytes       = static_cast<double>(all.size() * sizeof(float));
   auto const whole       = buffer_view{std::span{all}};
@@ -126,7 +93,7 @@ int main(int argc, char** argv) {
   auto before  = step_runner{device, comm, list, clip::before{1.0}};
   auto norms   = step_runner{device, comm, list, clip::bucketwise{each{infinity}}, average::none{}};
   auto clipped = step_runner{device, comm, list, clip::bucketwise{each{1e-3}}};
-  auto rows    = std::vector<row>{
+  auto rows    = std::vector<bench::row>{
       {"read (norm alone)",
           [&] { benchmark::DoNotOptimize(host::kernels::sum_of_squares(std::span{&whole, 1})); }},
       {"read and write (scale alone)", [&] { host::kernels::scale(whole, 0.999F); }},
@@ -137,16 +104,7 @@ int main(int argc, char** argv) {
       {"bucketwise, coefficients 1", [&] { norms(); }},
       {"bucketwise, all clipped", [&] { clipped(); }},
   };
-  for (auto turn = 0; turn <= repetitions; ++turn) {
-    for (auto& r : rows) {
-      MPI_Barrier(MPI_COMM_WORLD);
-      auto const start = std::chrono::steady_clock::now();
-      r.run();
-      MPI_Barrier(MPI_COMM_WORLD);
-      auto const end = std::chrono::steady_clock::now();
-      if (turn > 0) { r.seconds.push_back(std::chrono::duration<double>{end - start}.count()); }
-    }
-  }
+  bench::measure(rows, repetitions);
   if (comm.rank() != 0) { return 0; }
   std::printf("%d ranks, %zu fp32 gradients (%.0f MB), medians of %d turns\n%s\n",
               comm.size(),
@@ -154,9 +112,9 @@ int main(int argc, char** argv) {
               bytes * 1e-6,
               repetitions,
               comm.describe().c_str());
-  auto const seconds = [&](std::size_t i) { return median(rows[i].seconds); };
+  auto const seconds = [&](std::size_t i) { return rows[i].median(); };
   for (auto const& r : rows) {
-    auto const s = median(r.seconds);
+    auto const s = r.median();
     std::printf("  %-40s %8.1f ms  %6.2f GB/s\n", r.name.c_str(), s * 1e3, bytes / s * 1e-9);
   }
   std::printf("bucketwise, coefficients 1 : none + one read                   = %.3f\n",
