@@ -11,3 +11,17 @@ if(dnnl_FOUND AND OpenMP_CXX_FOUND)
     bert/cuda_model_test.cpp LINK gradlane::cuda gradlane_bert_cuda gradlane_bert_cpu
   )
 endif()
+
+if(gradlane_nvcc AND GRADLANE_PTXSIM)
+  add_executable(bert_cuda_traffic cuda_traffic.cpp)
+  gradlane_warnings(bert_cuda_traffic)
+  target_link_libraries(bert_cuda_traffic PRIVATE gradlane_doctest_main gradlane_bert_cuda)
+  add_dependencies(gpu bert_cuda_traffic)
+  add_test(
+    NAME bert_cuda_traffic_test
+    COMMAND
+      ${CMAKE_CURRENT_LIST_DIR}/cuda_traffic_test.sh ${GRADLANE_PTXSIM}
+      $<TARGET_FILE:bert_cuda_traffic>
+  )
+  set_tests_properties(bert_cuda_traffic_test PROPERTIES LABELS "bert;gpu" TIMEOUT 300)
+endif()

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(tuning::norm_threads)
       if (!here(r)) { continue; }
       store(x[r], kept.normalised.row(first + r) + column);
       store(out, y.row(first + r) + column);
-      if (threadIdx.x == 0) { kept.inverse_deviation[first + r] = inverse; }
+      if (threadIdx.x == static_cast<unsigned>(r)) { kept.inverse_deviation[first + r] = inverse; }
     }
   }
 }
@@ -175,12 +175,12 @@ __global__ void __launch_bounds__(tuning::norm_threads)
     quad g[4]{};
     quad z[4]{};
     quad second[4]{};
-    float inverse[4]{};
+    auto const lane    = static_cast<int>(threadIdx.x % 4);
+    auto const inverse = kept.inverse_deviation[min(first + lane, rows - 1)];  // of row `lane`
     for (auto r = 0; r < 4; ++r) {
       if (!here(r)) { continue; }
-      g[r]       = load(dy.row(first + r) + column);
-      z[r]       = load(kept.normalised.row(first + r) + column);
-      inverse[r] = kept.inverse_deviation[first + r];
+      g[r] = load(dy.row(first + r) + column);
+      z[r] = load(kept.normalised.row(first + r) + column);
       if (more.data != nullptr) { second[r] = load(more.row(first + r) + column); }
     }
     auto const none  = Place == dropped::nothing ? dropout{} : drop;
@@ -201,11 +201,12 @@ __global__ void __launch_bounds__(tuning::norm_threads)
     mean       = sum_up(mean);
     projection = sum_up(projection);
     for (auto r = 0; r < 4; ++r) {
+      auto const own_inverse = __shfl_sync(all_lanes, inverse, r);
       if (!here(r)) { continue; }
       auto branch = quad{};
       for (auto e = 0; e < 4; ++e) {
         g[r].x[e] =
-            inverse[r] * (g[r].x[e] - mean.x[r] * scale - z[r].x[e] * (projection.x[r] * scale));
+            own_inverse * (g[r].x[e] - mean.x[r] * scale - z[r].x[e] * (projection.x[r] * scale));
         if constexpr (Place == dropped::branch) {
           branch.x[e] = g[r].x[e] * words.factor(drop, r, e);
           sum_branch.x[e] += branch.x[e];

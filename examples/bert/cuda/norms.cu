@@ -37,7 +37,7 @@ void normalise(execution const& on,
                matrix_view<Value> y) {
   static_cast<void>(extent(y.rows));
   launch(normalise_rows<Rows, Value>,
-         dim3(std::min(ceil_div(y.rows, 4), tuning::norm_blocks)),
+         dim3(std::min(ceil_div(y.rows, tuning::norm_rows), tuning::norm_blocks)),
          dim3(threads_of(y.cols)),
          on.stream(),
          source,

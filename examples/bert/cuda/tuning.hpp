@@ -11,10 +11,12 @@ inline constexpr std::size_t scratch_floats = std::size_t{1} << 21U;
 /// Bytes that cuBLAS may work in; NVIDIA's advice for sm_90.
 inline constexpr std::size_t matmul_workspace = std::size_t{32} << 20U;
 
-// A block has a thread for each four columns and takes four rows at once.
-inline constexpr unsigned norm_threads         = 512;   // so a row has 2048 columns at most
-inline constexpr unsigned norm_blocks          = 2048;  // forward
-inline constexpr unsigned norm_gradient_rows   = 32;  // a block, at least: its sums cost 6 of these
+// A block has a thread for each four columns and takes four rows at once. Fewer rows a block fill
+// more of a GPU; but each block reads the weights, and leaves its sums, which are read once more.
+inline constexpr unsigned norm_threads         = 512;  // so a row has 2048 columns at most
+inline constexpr unsigned norm_rows            = 32;   // a block, at least
+inline constexpr unsigned norm_blocks          = 2048;
+inline constexpr unsigned norm_gradient_rows   = 48;
 inline constexpr unsigned norm_gradient_blocks = 512;
 
 // A block has a thread for each four columns of its part of a row.
