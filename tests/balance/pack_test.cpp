@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <balance/wikipedia.hpp>
+#include <balance/lengths.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -84,7 +84,7 @@ TEST_CASE("pack takes the pack that each method is named for") {
 }
 
 TEST_CASE("pack fills lengths like Wikipedia's to 99.5 % and more") {
-  auto const lengths = test::like_wikipedia();
+  auto const lengths = simulation::paper_model();
   for (auto const method : both) {
     auto const rules  = pack_rules{.most = 16, .method = method};
     auto const packed = pack(lengths, rules);
@@ -94,7 +94,7 @@ TEST_CASE("pack fills lengths like Wikipedia's to 99.5 % and more") {
 }
 
 TEST_CASE("pack with few sequences a pack leaves more room") {
-  auto const lengths = test::like_wikipedia();
+  auto const lengths = simulation::paper_model();
   CHECK(pack(lengths, {.most = 1}).packs() == lengths.samples());
   CHECK(pack(lengths, {.most = 1}).fullness() == doctest::Approx(lengths.mean_length() / 512));
   CHECK(pack(lengths, {.most = 2}).fullness() < pack(lengths, {.most = 3}).fullness());

@@ -10,8 +10,8 @@ namespace gradlane::detail {
 
 /// Sorts indices by `key(index)`, smallest first; equals keep their order.
 ///
-/// One pass a byte of the largest key, the least significant byte first, and none where the order
-/// is right already: time is linear in the number of indices.
+/// One pass for every nine bits of the largest key, the least significant first, and none where the
+/// order is right already: time is linear in the number of indices.
 template <class Key>
 void radix_sort(std::vector<std::uint32_t>& order, Key key) {
   auto largest = std::uint64_t{0};
@@ -23,16 +23,22 @@ void radix_sort(std::vector<std::uint32_t>& order, Key key) {
   }
   if (sorted) { return; }
 
-  constexpr auto bits = 8U;
-  auto const byte     = [&](std::uint32_t i, unsigned shift) {
-    return static_cast<std::size_t>((std::uint64_t{key(i)} >> shift) & 0xFFU);
+  constexpr auto bits   = 9U;  // BERT's lengths take one pass
+  constexpr auto digits = std::size_t{1} << bits;
+  auto const digit      = [&](std::uint32_t i, unsigned shift) {
+    return static_cast<std::size_t>((std::uint64_t{key(i)} >> shift) % digits);
   };
   auto other = std::vector<std::uint32_t>(order.size());
   for (auto shift = 0U; shift < 64 && (largest >> shift) > 0; shift += bits) {
-    auto next = std::array<std::size_t, (std::size_t{1} << bits) + 1>{};
-    for (auto const i : order) { ++next[byte(i, shift) + 1]; }
-    for (std::size_t b = 1; b < next.size(); ++b) { next[b] += next[b - 1]; }
-    for (auto const i : order) { other[next[byte(i, shift)]++] = i; }
+    auto next = std::array<std::uint32_t, digits>{};
+    for (auto const i : order) { ++next[digit(i, shift)]; }
+    auto begin = std::uint32_t{0};
+    for (auto& place : next) {
+      auto const count = place;
+      place            = begin;
+      begin += count;
+    }
+    for (auto const i : order) { other[next[digit(i, shift)]++] = i; }
     order.swap(other);
   }
 }

@@ -9,14 +9,20 @@
 
 namespace gradlane::balance::detail {
 
-/// Exchanges pairs of samples between the dearest and the cheapest part until that helps no more.
+/// Exchanges pairs of samples between the dearest and the cheapest part, until that helps no more
+/// or the dearest is all but equal to the mean.
 class even_out {
  public:
   /// @param costs  of the samples, largest first.
   /// @param part   of each sample, to be changed; below `parts`.
   even_out(std::span<double const> costs, std::span<std::uint32_t> part, std::size_t parts)
       : costs_{costs}, part_{part}, loads_(parts) {
-    for (std::size_t i = 0; i < part.size(); ++i) { loads_[part[i]] += costs[i]; }
+    auto sum = 0.0;
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      loads_[part[i]] += costs[i];
+      sum += costs[i];
+    }
+    enough_ = sum / static_cast<double>(parts) * (1 + 0x1p-12);
   }
 
   void run(std::size_t most_swaps) {
@@ -38,6 +44,7 @@ class even_out {
       if (loads_[p] > loads_[high]) { high = p; }
       if (loads_[p] < loads_[low]) { low = p; }
     }
+    if (loads_[high] <= enough_) { return false; }
     auto const found = best_pair(high, low);
     if (!found) { return false; }
     auto const moved = costs_[found->dear] - costs_[found->cheap];
@@ -94,6 +101,7 @@ class even_out {
   std::span<double const> costs_;
   std::span<std::uint32_t> part_;
   std::vector<double> loads_;
+  double enough_{};  // the dearest part need not be cheaper
   list of_high_{std::vector<std::uint32_t>(costs_.size())};
   list of_low_{std::vector<std::uint32_t>(costs_.size())};
 };
