@@ -8,10 +8,12 @@
 #include <gradlane/cuda/event.hpp>               // for event
 #include <gradlane/cuda/launch.cuh>              // for accumulate, invoke, pack, scale, ...
 #include <gradlane/cuda/memory.hpp>              // for buffer
+#include <gradlane/cuda/segments.cuh>            // for copy_segments
 #include <gradlane/cuda/staging_pool.hpp>        // for staging_pool
 #include <gradlane/cuda/stream.hpp>              // for stream
 #include <gradlane/cuda/tensor_list.hpp>         // for tensor_list
 #include <gradlane/detail/device_arguments.hpp>  // for device_arguments
+#include <gradlane/detail/segments.hpp>          // for segment
 #include <gradlane/error.hpp>                    // for contract_error, timeout_error
 #include <gradlane/host/progress.hpp>            // for progress_function, progress_registration
 #include <gradlane/types.hpp>                    // for stream_priority
@@ -143,6 +145,14 @@ class device {
     static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= 64,
                   "invoke: the function must be trivially copyable, of at most 64 bytes");
     launch::invoke(on, function, at);
+  }
+
+  /// Copies between places in device memory, all in one launch: see detail::copy_segments.
+  void copy_segments(stream& on,
+                     gradlane::detail::segment const* table,
+                     std::size_t count,
+                     std::source_location at = std::source_location::current()) {
+    launch::copy_segments(on, table, count, at);
   }
 
   void zero(stream& on, buffer_view x, std::source_location at = std::source_location::current()) {
