@@ -10,14 +10,13 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include <concepts>     // for same_as
-#include <cstddef>      // for size_t
-#include <cstdint>      // for int32_t, uint32_t, uintptr_t
-#include <limits>       // for numeric_limits
-#include <span>         // for span
-#include <stdexcept>    // for invalid_argument, runtime_error
-#include <string>       // for string, to_string
-#include <type_traits>  // for remove_const_t
+#include <concepts>   // for same_as
+#include <cstddef>    // for size_t
+#include <cstdint>    // for int32_t, uint32_t, uintptr_t
+#include <limits>     // for numeric_limits
+#include <span>       // for span
+#include <stdexcept>  // for invalid_argument, runtime_error
+#include <string>     // for string, to_string
 
 /// Attention of sequences of any lengths that lie back to back, without padding, for head size 64:
 ///
@@ -93,29 +92,32 @@ struct backward_arguments {
 
 namespace detail {
 
-[[nodiscard]] inline std::invalid_argument wrong_size(std::string const& what,
+[[nodiscard]] inline std::invalid_argument wrong_size(char const* what,
                                                       std::size_t has,
                                                       std::size_t wants) {
-  return std::invalid_argument{"attention: " + what + " has " + std::to_string(has) +
+  return std::invalid_argument{std::string{"attention: "} + what + " has " + std::to_string(has) +
                                " elements, must have " + std::to_string(wants)};
 }
 
 template <class T>
-void expect_size(std::string const& what, std::span<T> x, std::size_t size) {
+void expect_size(char const* what, std::span<T> x, std::size_t size) {
   if (x.size() != size) { throw wrong_size(what, x.size(), size); }
 }
 
 /// Rows are read and written 16 bytes at a time.
 template <class T>
-void expect_aligned(std::string const& what, std::span<T> x) {
+void expect_aligned(char const* what, std::span<T> x) {
   if (reinterpret_cast<std::uintptr_t>(x.data()) % 16 != 0) {
-    throw std::invalid_argument{"attention: " + what + " must begin at a multiple of 16 bytes"};
+    throw std::invalid_argument{std::string{"attention: "} + what +
+                                " must begin at a multiple of 16 bytes"};
   }
 }
 
 /// T, after checking what forward and backward have in common.
 template <class Value>
-std::size_t checked_rows(ragged_batch const& batch, dropout const& drop, std::span<Value> qkv) {
+std::size_t checked_rows(ragged_batch const& batch,
+                         dropout const& drop,
+                         std::span<Value const> qkv) {
   if (batch.heads == 0) { throw std::invalid_argument{"attention: needs at least one head"}; }
   auto const row_size = 3 * batch.heads * head_size;
   if (qkv.size() % row_size != 0) {
@@ -132,18 +134,18 @@ std::size_t checked_rows(ragged_batch const& batch, dropout const& drop, std::sp
   auto const rows      = qkv.size() / row_size;
   constexpr auto limit = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
   if (rows > limit || row_size > limit ||
-      batch.tiles.size() > limit / batch.heads / (tile_rows / 32)) {
+      batch.tiles.size() > limit / batch.heads / (tile_rows / cuda_core::block_rows)) {
     throw std::invalid_argument{"attention: more than 2^31 rows, columns or blocks"};
   }
   return rows;
 }
 
 template <class Value>
-kernel_arguments<std::remove_const_t<Value>> common_arguments(ragged_batch const& batch,
-                                                              dropout const& drop,
-                                                              std::span<Value> qkv,
-                                                              std::size_t rows) {
-  auto a    = kernel_arguments<std::remove_const_t<Value>>{};
+kernel_arguments<Value> common_arguments(ragged_batch const& batch,
+                                         dropout const& drop,
+                                         std::span<Value const> qkv,
+                                         std::size_t rows) {
+  auto a    = kernel_arguments<Value>{};
   a.starts  = batch.starts.data();
   a.samples = batch.samples.empty() ? nullptr : batch.samples.data();
   a.tiles   = batch.tiles.data();
@@ -156,7 +158,7 @@ kernel_arguments<std::remove_const_t<Value>> common_arguments(ragged_batch const
 
 /// Enqueues one block for every head and every `block_rows` rows of every tile.
 template <class Value>
-void launch(std::string const& name,
+void launch(char const* name,
             void (*kernel)(kernel_arguments<Value>),
             cudaStream_t stream,
             ragged_batch const& batch,
@@ -173,7 +175,7 @@ void launch(std::string const& name,
   auto const code = cudaLaunchKernelEx(&config, kernel, arguments);
   if (code != cudaSuccess) {
     static_cast<void>(cudaGetLastError());  // it is reported here, nobody else shall find it
-    throw cuda_error{"attention: " + name, code};
+    throw cuda_error{std::string{"attention: "} + name, code};
   }
 }
 

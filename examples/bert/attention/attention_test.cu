@@ -424,6 +424,32 @@ TEST_CASE_TEMPLATE("attention drops what the pure function says, in all kernels"
   CHECK(std::abs(static_cast<double>(kept_in_all) / (2 * n * n) - 0.5) < 1.4e-2);
 }
 
+TEST_CASE_TEMPLATE("attention drops at any threshold", Value, float, bf16) {
+  constexpr auto n = std::size_t{64};
+  auto p           = problem{{64}, 1, dropout{}};
+  for (auto row = std::size_t{0}; row < n; ++row) {  // q = 0, v = 1: context is the mask, scaled
+    for (auto i = std::size_t{0}; i < d; ++i) {
+      p.qkv[p.place(row, 0, 0) + i] = 0;
+      p.qkv[p.place(row, 2, 0) + i] = row == i ? 1 : 0;
+    }
+  }
+  for (auto const threshold : {1U, 2U, 126U, 127U, 128U, 129U, 130U, 230U, 254U, 255U}) {
+    CAPTURE(threshold);
+    p.drop            = dropout{1, 2, 3, threshold, 256.0F / static_cast<float>(threshold)};
+    auto const device = on_device<Value>{p};
+    attention::forward(nullptr, device.forward());
+    auto const context = device.context.read();
+    auto differences   = std::size_t{0};
+    for (auto q = std::uint32_t{0}; q < n; ++q) {
+      for (auto k = std::uint32_t{0}; k < n; ++k) {
+        auto const kept = attention_factor(p.drop, p.samples[0], q, k) != 0;
+        differences += (static_cast<float>(context[q * d + k]) != 0) == kept ? 0 : 1;
+      }
+    }
+    CHECK(differences == 0);
+  }
+}
+
 TEST_CASE_TEMPLATE("attention touches no row but those of the sequences", Value, float, bf16) {
   for (auto const& lengths : {std::vector<std::int32_t>{0, 5, 0, 1, 0}, {0, 0}, {}}) {
     auto const p      = problem{lengths, 2, drop};

@@ -93,31 +93,51 @@ __device__ inline void mask_columns(sums& scores, int count) {
   }
 }
 
-/// Zeroes what is dropped of columns 16 step … 16 step + 15 of M row blocks, rows being queries.
-/// @param query, key  of the first row and column of all.
-template <int M>
-__device__ inline void drop_columns(
-    sums (&p)[M], int step, block_work const& work, int query, int key) {
-  auto const lane = lane_id();
-  // one call covers this lane's columns for 32 rows: two row blocks
-  auto bytes = attention_bytes(work.drop,
-                               work.sample,
-                               static_cast<std::uint32_t>(query + lane / 4),
-                               static_cast<std::uint32_t>(key + step * 16 + lane % 4 * 2));
-  if (M == 1 && query / 16 % 2 != 0) {  // the second of them
-    bytes.x = bytes.z;
-    bytes.y = bytes.w;
-  }
+/// Dropout's bytes for one step of 16 columns (keys) and the 32 rows (queries) around this lane's
+/// first: word w is of row g + 8 w, byte 2 n + e of column 8 n + 2 t + e.
+[[nodiscard]] __device__ inline philox_words step_bytes(block_work const& work,
+                                                        int query,
+                                                        int key) {
+  return attention_bytes(work.drop,
+                         work.sample,
+                         static_cast<std::uint32_t>(query + lane_id() / 4),
+                         static_cast<std::uint32_t>(key + lane_id() % 4 * 2));
+}
+
+/// Those of rows g and g + 8 of the first or the second 16 rows.
+[[nodiscard]] __device__ inline uint2 of_row_block(philox_words const& bytes, int second) {
+  return second == 0 ? uint2{bytes.x, bytes.y} : uint2{bytes.z, bytes.w};
+}
+
+/// Which of four bytes are `threshold` or more: bit 7 of each says so, the others mean nothing.
+[[nodiscard]] __device__ inline std::uint32_t dropped(std::uint32_t bytes,
+                                                      std::uint32_t threshold) {
+  // A carry into bit 7 tells whether the low seven bits are large. Bit 7 of the byte must be set,
+  // too, if the threshold is above 128; otherwise it is enough by itself.
+  auto const enough = static_cast<std::uint32_t>((static_cast<int>(threshold) - 129) >> 31);
+  auto const carry  = 256 - threshold - (enough & 128U);
+  auto const large  = (bytes & 0x7F7F7F7FU) + carry * 0x01010101U;
+  return (bytes & large) | (enough & (bytes | large));
+}
+
+/// Zeroes each of a pair of bf16 whose byte of `marks`, 2 n or 2 n + 1, has bit 7 set.
+[[nodiscard]] __device__ inline std::uint32_t keep_pair(std::uint32_t pair,
+                                                        std::uint32_t marks,
+                                                        int n) {
+  std::uint32_t mask;  // prmt's 8 + b is the sign of byte b, eight times
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(marks), "r"(n == 0 ? 0x9988U : 0xBBAAU));
+  return pair & ~mask;
+}
+
+/// Zeroes what is dropped of a step's probabilities. They are packed already: half as many masks
+/// as elements, a quarter as many comparisons.
+__device__ inline void drop(left_operand& p, uint2 const& bytes, std::uint32_t threshold) {
+  auto const low  = dropped(bytes.x, threshold);
+  auto const high = dropped(bytes.y, threshold);
 #pragma unroll
-  for (auto m = 0; m < M; ++m) {
-#pragma unroll
-    for (auto n = 0; n < 2; ++n) {
-#pragma unroll
-      for (auto e = 0; e < 4; ++e) {
-        auto const byte = bert::detail::byte_of(bytes, m * 2 + e / 2, n * 2 + e % 2);
-        if (byte >= work.drop.threshold) { p[m].at[2 * step + n][e] = 0; }
-      }
-    }
+  for (auto n = 0; n < 2; ++n) {
+    p.part[2 * n]     = keep_pair(p.part[2 * n], low, n);
+    p.part[2 * n + 1] = keep_pair(p.part[2 * n + 1], high, n);
   }
 }
 
@@ -172,10 +192,18 @@ __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
     for (auto m = 0; m < M; ++m) { softmax[m].fold(p[m], out[m]); }
 #pragma unroll
     for (auto step = 0; step < 4; ++step) {
-      if constexpr (Dropout) { drop_columns(p, step, work, work.first + own, j * streamed); }
       left_operand weights[M];
 #pragma unroll
       for (auto m = 0; m < M; ++m) { weights[m] = rounded(p[m], step); }
+      if constexpr (Dropout) {
+        auto const query = work.first + own;
+        auto const bytes = step_bytes(work, query, j * streamed + step * 16);
+#pragma unroll
+        for (auto m = 0; m < M; ++m) {
+          auto const second = M == 2 ? m : query / 16 % 2;
+          drop(weights[m], of_row_block(bytes, second), work.drop.threshold);
+        }
+      }
       multiply_add_step(out, weights, tiles.v[slot], step);
     }
   });
@@ -271,13 +299,23 @@ __global__ void __launch_bounds__(threads, dq_blocks_per_sm)
     if (left < streamed) { mask_columns(ds[0], left); }
 #pragma unroll
     for (auto step = 0; step < 4; ++step) {
-      if constexpr (Dropout) { drop_columns(dp, step, work, work.first + own, j * streamed); }
+      uint2 bytes{};
+      if constexpr (Dropout) {
+        auto const query = work.first + own;
+        auto const all   = step_bytes(work, query, j * streamed + step * 16);
+        bytes            = of_row_block(all, query / 16 % 2);
+      }
 #pragma unroll
       for (auto n = 2 * step; n < 2 * step + 2; ++n) {
 #pragma unroll
         for (auto e = 0; e < 4; ++e) {
-          auto const p   = exp2_approximate(ds[0].at[n][e] * scale_log2 - lse2[e / 2]);
-          ds[0].at[n][e] = p * (dp[0].at[n][e] - delta[e / 2]);
+          auto const p  = exp2_approximate(ds[0].at[n][e] * scale_log2 - lse2[e / 2]);
+          auto gradient = dp[0].at[n][e];
+          if constexpr (Dropout) {
+            auto const byte = (e < 2 ? bytes.x : bytes.y) >> (n % 2 * 16 + e % 2 * 8) & 0xFFU;
+            if (byte >= work.drop.threshold) { gradient = 0; }
+          }
+          ds[0].at[n][e] = p * (gradient - delta[e / 2]);
         }
       }
     }
