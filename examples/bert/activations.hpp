@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "batch.hpp"        // for batch_shape
 #include "config.hpp"       // for model_config
 #include "entropy.hpp"      // for entropy
 #include "matrix_view.hpp"  // for matrix_view, norm_state
@@ -30,6 +31,7 @@ class activations {
       auto const size = Device::capacity(rows) * Device::stride(columns_);
       if (size > data_.size()) { data_ = typename Device::template buffer<value>(size); }
     }
+    [[nodiscard]] std::size_t bytes() const { return data_.size() * sizeof(value); }
     [[nodiscard]] matrix_view<value> view() {
       auto result   = matrix_view<value>{data_.data(), rows_, columns_};
       result.stride = Device::stride(columns_);
@@ -49,6 +51,7 @@ class activations {
       size_ = size;
       if (size > data_.size()) { data_ = typename Device::template buffer<real>(size); }
     }
+    [[nodiscard]] std::size_t bytes() const { return data_.size() * sizeof(real); }
     [[nodiscard]] std::span<real> view() { return std::span<real>{data_}.first(size_); }
 
    private:
@@ -65,6 +68,9 @@ class activations {
     void resize(std::size_t rows) {
       normalised.resize(rows);
       inverse_deviation.resize(rows);
+    }
+    [[nodiscard]] std::size_t bytes() const {
+      return normalised.bytes() + inverse_deviation.bytes();
     }
     [[nodiscard]] norm_state<value, real> view() {
       return {normalised.view(), inverse_deviation.view().data()};
@@ -119,39 +125,56 @@ class activations {
     }
   }
 
-  void resize(std::size_t tokens, std::size_t sequences, std::size_t predictions) {
-    for (auto& l : layers) {
-      for (auto* rows :
-           {&l.qkv, &l.context, &l.attention_out, &l.intermediate, &l.activated, &l.out}) {
-        rows->resize(tokens);
-      }
-      l.lse.resize(heads_ * tokens);
-      l.attention_norm.resize(tokens);
-      l.output_norm.resize(tokens);
-    }
-    embedding_norm.resize(tokens);
-    for (auto* rows : {&embedded,
-                       &branch,
-                       &gradient,
-                       &gradient_more,
-                       &gradient_context,
-                       &gradient_qkv,
-                       &gradient_intermediate}) {
-      rows->resize(tokens);
-    }
-    for (auto* rows : {&selected, &transformed, &transform_gelu, &transform_out, &logits}) {
-      rows->resize(predictions);
-    }
-    transform_norm.resize(predictions);
-    lse.resize(predictions);
-    for (auto* rows : {&first, &pooled, &next_logits}) { rows->resize(sequences); }
-    next_lse.resize(sequences);
-    for (auto* rows : {&gradient_head, &gradient_selected}) {
-      rows->resize(std::max(predictions, sequences));
-    }
+  /// Makes the buffers fit a batch.
+  void resize(batch_shape const& shape) {
+    visit([&](auto& buffer, rows_of kind) { buffer.resize(count(shape, kind)); });
+  }
+
+  /// Of the device's memory.
+  [[nodiscard]] std::size_t bytes() {
+    auto sum = entropies.size() * sizeof(entropy);
+    visit([&](auto& buffer, rows_of) { sum += buffer.bytes(); });
+    return sum;
   }
 
  private:
+  /// What a buffer has one row for.
+  enum class rows_of { tokens, heads_of_tokens, predictions, sequences, predictions_or_sequences };
+
+  [[nodiscard]] std::size_t count(batch_shape const& shape, rows_of kind) const {
+    switch (kind) {
+      case rows_of::tokens:
+        return shape.tokens;
+      case rows_of::heads_of_tokens:
+        return heads_ * shape.tokens;
+      case rows_of::predictions:
+        return shape.predictions;
+      case rows_of::sequences:
+        return shape.sequences;
+      case rows_of::predictions_or_sequences:
+        break;
+    }
+    return std::max(shape.predictions, shape.sequences);
+  }
+
+  /// Calls each(buffer, kind of its rows) for all buffers.
+  template <class Each>
+  void visit(Each&& each) {
+    auto const all = [&](rows_of kind, auto&... buffers) { (each(buffers, kind), ...); };
+    for (auto& l : layers) {
+      all(rows_of::tokens, l.qkv, l.context, l.attention_norm, l.attention_out);
+      all(rows_of::tokens, l.intermediate, l.activated, l.output_norm, l.out);
+      all(rows_of::heads_of_tokens, l.lse);
+    }
+    all(rows_of::tokens, embedding_norm, embedded, branch);
+    all(rows_of::tokens, gradient, gradient_more, gradient_context, gradient_qkv);
+    all(rows_of::tokens, gradient_intermediate);
+    all(rows_of::predictions, selected, transformed, transform_gelu, transform_norm);
+    all(rows_of::predictions, transform_out, logits, lse);
+    all(rows_of::sequences, first, pooled, next_logits, next_lse);
+    all(rows_of::predictions_or_sequences, gradient_head, gradient_selected);
+  }
+
   std::size_t heads_;
 
  public:

@@ -12,6 +12,13 @@
 
 namespace bert {
 
+/// The extents of a batch, or bounds of them.
+struct batch_shape {
+  std::size_t tokens      = 0;
+  std::size_t sequences   = 0;
+  std::size_t predictions = 0;
+};
+
 /// Sequences of any lengths, back to back: no padding exists, so none is ever computed.
 struct batch {
   std::vector<std::int32_t> tokens;     // (T)
@@ -25,6 +32,9 @@ struct batch {
   [[nodiscard]] std::size_t token_count() const { return tokens.size(); }
   [[nodiscard]] std::size_t sequence_count() const { return samples.size(); }
   [[nodiscard]] std::size_t prediction_count() const { return predicted.size(); }
+  [[nodiscard]] batch_shape shape() const {
+    return {token_count(), sequence_count(), prediction_count()};
+  }
 
   /// Appends one sequence; `predicted_positions` count from its own first token.
   void append(std::uint32_t sample,

@@ -61,14 +61,27 @@ class model {
     forward_done_ = false;
   }
 
-  /// Runs the batch, without waiting for a device that works on its own.
-  /// @param sites  the dropout of this step, with probability 0 for evaluation.
+  /// Makes room, so that batches up to this size allocate nothing.
+  /// @returns the bytes of the device's memory that the model then has, without its parameters.
+  std::size_t reserve(batch_shape const& largest) {
+    work_.resize(largest);
+    return work_.bytes() + device_.reserve(config_, largest, rows_);
+  }
+
+  /// Takes over a batch, which need not outlive the call.
   /// @throws gradlane::contract_error as check(batch) does.
-  void start_forward(batch const& data, dropout_sites const& sites) {
+  void take(batch const& data) {
     check(data, config_);
     device_.assign(data, rows_);
+    work_.resize(data.shape());
+    forward_done_ = false;
+  }
+
+  /// Runs the batch taken last, without waiting for a device that works on its own. Like backward,
+  /// it enqueues nothing but work on the device, which may be captured.
+  /// @param sites  the dropout of this step, with probability 0 for evaluation.
+  void start_forward(dropout_sites const& sites) {
     sites_ = sites;
-    work_.resize(data.token_count(), data.sequence_count(), data.prediction_count());
     forward_encoder();
     forward_masked_lm();
     if (has_next()) { forward_next_sentence(); }
@@ -93,9 +106,10 @@ class model {
     return result;
   }
 
-  /// Both in one.
+  /// All of this in one.
   losses forward(batch const& data, dropout_sites const& sites) {
-    start_forward(data, sites);
+    take(data);
+    start_forward(sites);
     return sync_losses();
   }
 

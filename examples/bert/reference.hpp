@@ -46,6 +46,8 @@ class reference_device {
 
   /// Takes a batch, which need not outlive the call.
   void assign(batch const& data, index& rows) const { rows.assign(data); }
+  /// Makes room of its own for batches up to this size; returns the bytes.
+  std::size_t reserve(model_config const&, batch_shape const&, index const&) const { return 0; }
 
   void zero(std::span<T> x) const {
     for (auto& element : x) { element = 0; }

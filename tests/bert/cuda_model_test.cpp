@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda_memory.hpp"  // for on_cuda
+#include "cuda_memory.hpp"  // for device_memory, on_cuda, test_stream
 #include "model_run.hpp"    // for check_close, run_model
 #include "on_cpu.hpp"       // for on_cpu
-#include "support.hpp"      // for make_batch, relative_error
+#include "support.hpp"      // for formula_parameters, make_batch, relative_error
 
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/cuda/error.hpp>  // for check
+#include <gradlane/types.hpp>       // for bf16
 
 #include <doctest/doctest.h>
 
 #include <bert/config.hpp>
+#include <bert/cuda/device.hpp>
+#include <bert/dropout.hpp>
+#include <bert/model.hpp>
 #include <bert/parameters.hpp>
 
 #include <cmath>    // for abs
@@ -101,6 +105,43 @@ TEST_CASE_TEMPLATE("cuda model gives the same bits in every run", T, float, bf16
   auto const b = run_model<on_cuda<T>>(config(), other, data());
   CHECK(a.sums.masked_lm == b.sums.masked_lm);
   CHECK(a.gradients == b.gradients);
+}
+
+TEST_CASE_TEMPLATE("cuda model is captured whole, once it has room: it allocates and waits nowhere",
+                   T,
+                   float,
+                   bf16) {
+  using gradlane::cuda::check;
+  auto const list   = parameter_list{config()};
+  auto const stream = test::test_stream().get();
+  auto parameters   = test::device_memory<float>{test::formula_parameters<float>(list)};
+  auto gradients    = test::device_memory<float>{std::vector<float>(list.total(), 7)};
+  auto spans        = std::vector<std::span<float>>{};
+  for (auto i = std::size_t{0}; i < list.size(); ++i) {
+    spans.push_back(list.slice(gradients.span(), i));
+  }
+  auto device      = on_cuda<T>::make();
+  auto bert        = model<cuda::device<T>>{config(), device, parameters.span()};
+  auto const batch = data().front();
+  auto const bytes = bert.reserve(batch.shape());
+  CHECK(bert.reserve({1, 1, 1}) == bytes);
+  bert.take(batch);
+  auto* graph    = cudaGraph_t{};
+  auto* instance = cudaGraphExec_t{};
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  bert.start_forward(dropout_sites{config(), 0.1, 3, 4});
+  bert.backward(1.0 / 50, 1.0 / 5, spans, false, [](std::size_t) {});
+  check(cudaStreamEndCapture(stream, &graph));
+  check(cudaGraphInstantiate(&instance, graph, 0));
+  auto plain          = on_cuda<T>::make();
+  auto const expected = run_model<on_cuda<T>>(config(), plain, data());
+  for (auto i = 0; i < 2; ++i) {
+    check(cudaGraphLaunch(instance, stream));
+    CHECK(bert.sync_losses().masked_lm == expected.sums.masked_lm);
+    CHECK(gradients.values() == expected.gradients);
+  }
+  check(cudaGraphExecDestroy(instance));
+  check(cudaGraphDestroy(graph));
 }
 
 }  // namespace

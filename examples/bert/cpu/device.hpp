@@ -49,6 +49,8 @@ class device : public linear_operations<Value>,
   }
   [[nodiscard]] static std::size_t stride(std::size_t columns) { return columns; }
   void assign(batch const& data, index& rows) const { rows.assign(data); }
+  /// What operations work in is small, and grows as it is needed.
+  std::size_t reserve(model_config const&, batch_shape const&, index const&) const { return 0; }
 
  private:
   device(execution const& on, linear_operations<Value>&& products)

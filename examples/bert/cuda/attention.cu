@@ -32,6 +32,12 @@ attention::ragged_batch batch_of(index const& rows, std::size_t heads, std::size
 }  // namespace
 
 template <class Value>
+std::size_t attention_operations<Value>::reserve(std::size_t tokens, std::size_t heads) {
+  terms_.grow(tokens * heads * sizeof(attention::row_terms));
+  return terms_.size();
+}
+
+template <class Value>
 void attention_operations<Value>::attention(index const& rows,
                                             in qkv,
                                             std::size_t heads,
@@ -58,7 +64,7 @@ void attention_operations<Value>::attention_gradient(index const& rows,
   auto const input = whole(qkv);
   using value      = typename std::remove_const_t<typename decltype(input)::element_type>;
   auto const count = heads * qkv.rows;
-  terms_.grow(count * sizeof(row_terms));
+  reserve(qkv.rows, heads);
   attention::backward(on_.stream(),
                       attention::backward_arguments<value>{
                           batch_of(rows, heads, context.cols),

@@ -23,6 +23,9 @@ class attention_operations {
 
   explicit attention_operations(execution const& on) : on_{on} {}
 
+  /// Makes room for batches up to this size; returns the bytes.
+  std::size_t reserve(std::size_t tokens, std::size_t heads);
+
   /// @throws gradlane::contract_error for heads of another size.
   void attention(index const& rows,
                  in qkv,

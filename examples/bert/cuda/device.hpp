@@ -9,6 +9,7 @@
 #include "memory.hpp"         // for device_buffer
 #include "norms.hpp"          // for norm_operations
 #include "pointwise.hpp"      // for pointwise_operations
+#include "tuning.hpp"         // for matmul_workspace, scratch_floats
 
 #include <gradlane/cuda/stream.hpp>  // for stream
 
@@ -41,6 +42,13 @@ class device : public linear_operations<Value>,
   /// Rows begin at multiples of 16 bytes, as tensor cores want it.
   [[nodiscard]] static std::size_t stride(std::size_t columns) { return (columns + 7) / 8 * 8; }
   void assign(batch const& data, index& rows) const { rows.assign(data, stream_); }
+  /// Makes room for batches up to this size; returns the bytes of what operations work in.
+  std::size_t reserve(model_config const& config, batch_shape const& largest, index& rows) {
+    return norm_operations<Value>::reserve(largest.tokens, config.hidden_size) +
+           attention_operations<Value>::reserve(largest.tokens, config.num_attention_heads) +
+           rows.reserve(largest, stream_) + tuning::scratch_floats * sizeof(float) +
+           tuning::matmul_workspace;
+  }
 
  private:
   device(gradlane::cuda::stream const& stream, execution const& on)

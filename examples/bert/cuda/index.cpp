@@ -27,13 +27,15 @@ void group(std::vector<std::int32_t> const& entry_of, std::size_t first_entry, r
   into.assign(entry_of, entries, first_entry, tuning::chunk_rows);
 }
 
-/// Bytes that no batch of so many tokens, sequences and predictions exceeds.
-constexpr std::size_t room_for(std::size_t t, std::size_t b, std::size_t p) {
+/// Bytes that no batch of this shape exceeds.
+constexpr std::size_t room_for(batch_shape const& shape) {
   constexpr auto id    = sizeof(std::int32_t);
   constexpr auto group = id + sizeof(row_chunk) + sizeof(chunk_sums);
+  auto const t         = shape.tokens;
+  auto const b         = shape.sequences;
   auto const tiles     = b + t / attention::tile_rows;
   return t * (4 * id + 3 * group) + (b + 1) * 4 * id + tiles * sizeof(attention::tile) +
-         p * 2 * id + 32 * alignment;
+         shape.predictions * 2 * id + 32 * alignment;
 }
 
 }  // namespace
@@ -71,8 +73,7 @@ void index::assign(batch const& data, gradlane::cuda::stream const& stream) {
   group(host_.positions(), 0, positions_on_host_);
   group(data.segments, 0, segments_on_host_);
 
-  auto const room = room_for(data.token_count(), data.sequence_count(), data.prediction_count());
-  bytes_.grow(room);
+  bytes_.grow(room_for(data.shape()));
   auto& stage = next_staging(bytes_.size(), stream.device_index());
   auto place  = std::size_t{0};
   visit([&](auto const& from, auto& to) {
@@ -86,6 +87,14 @@ void index::assign(batch const& data, gradlane::cuda::stream const& stream) {
   gradlane::cuda::check(cudaMemcpyAsync(
       bytes_.data(), stage.bytes.data(), place, cudaMemcpyHostToDevice, stream.get()));
   stage.copied.record(stream);
+}
+
+std::size_t index::reserve(batch_shape const& largest, gradlane::cuda::stream const& stream) {
+  bytes_.grow(room_for(largest));
+  for (auto i = std::size_t{0}; i < staging_.size(); ++i) {
+    static_cast<void>(next_staging(bytes_.size(), stream.device_index()));
+  }
+  return bytes_.size();
 }
 
 index::staging& index::next_staging(std::size_t bytes, int device) {

@@ -34,6 +34,9 @@ class index {
   /// come as far as the transfer of the batch before the last.
   void assign(batch const& data, gradlane::cuda::stream const& stream);
 
+  /// Makes room for batches up to this size; returns the bytes of device memory.
+  std::size_t reserve(batch_shape const& largest, gradlane::cuda::stream const& stream);
+
   /// The batch in host memory.
   [[nodiscard]] batch const& data() const { return host_.data(); }
   [[nodiscard]] std::size_t rows() const { return host_.rows(); }

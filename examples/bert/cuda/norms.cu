@@ -88,6 +88,13 @@ void differentiate(execution const& on,
 }  // namespace
 
 template <class Value>
+std::size_t norm_operations<Value>::reserve(std::size_t tokens, std::size_t hidden) {
+  row_gradients_.grow(tokens * hidden);
+  slots_.grow(2 * tokens / tuning::chunk_rows * hidden);  // as many as there can be
+  return (row_gradients_.size() + slots_.size()) * sizeof(float);
+}
+
+template <class Value>
 void norm_operations<Value>::norm(
     in x, reals weight, reals bias, double epsilon, state s, out y) const {
   normalise(on_, plain_rows<Value>{x, nullptr}, weight, bias, epsilon, dropout{}, {}, s, y);
@@ -196,7 +203,7 @@ void norm_operations<Value>::embed_gradient(index const& rows,
                                             std::span<float> dbias,
                                             bool accumulate) {
   auto const h = dy.cols;
-  row_gradients_.grow(dy.rows * h);
+  reserve(dy.rows, h);
   differentiate<dropped::output>(on_,
                                  dy,
                                  dy_more,
@@ -223,7 +230,6 @@ void norm_operations<Value>::add_rows(group_view const& group,
                                       std::size_t columns,
                                       std::size_t rows,
                                       float* table) {
-  slots_.grow((2 * rows / tuning::chunk_rows + 2) * columns);  // as many as there can be
   launch(add_chunks<tuning::norm_threads>,
          dim3(static_cast<unsigned>(group.chunks.size())),
          dim3(threads_of(columns)),

@@ -27,6 +27,9 @@ class norm_operations {
 
   explicit norm_operations(execution const& on) : on_{on} {}
 
+  /// Makes room for batches up to this size; returns the bytes.
+  std::size_t reserve(std::size_t tokens, std::size_t hidden);
+
   void norm(in x, reals weight, reals bias, double epsilon, state s, out y) const;
   void norm_gradient(in dy,
                      reals weight,

@@ -22,7 +22,14 @@ struct partial_sums {
 
 /// Up to three vectors of gradients.
 struct sum_targets {
-  float* vectors[3];
+  float* first;
+  float* second;
+  float* third;
+
+  // not an array, which the compiler would copy to local memory
+  [[nodiscard]] __device__ float* operator[](int target) const {
+    return target == 0 ? first : target == 1 ? second : third;
+  }
 };
 
 /// Column blockIdx.x * Columns + threadIdx.x of target blockIdx.y; threads of one slice add up
@@ -44,7 +51,7 @@ __global__ void __launch_bounds__(Columns* Slices)
   __syncthreads();
   if (threadIdx.y != 0 || !inside) { return; }
   for (auto slice = 1U; slice < Slices; ++slice) { sum += sums[slice][threadIdx.x]; }
-  auto& total = to.vectors[target][column];
+  auto& total = to[target][column];
   total       = accumulate ? total + sum : sum;
 }
 

@@ -30,8 +30,8 @@ inline void launch_add_partials(execution const& on,
                                 unsigned blocks,
                                 std::span<std::span<float> const> to,
                                 bool accumulate) {
-  auto targets = sum_targets{};
-  for (auto i = std::size_t{0}; i < to.size(); ++i) { targets.vectors[i] = to[i].data(); }
+  auto const vector  = [&](std::size_t i) { return i < to.size() ? to[i].data() : nullptr; };
+  auto const targets = sum_targets{vector(0), vector(1), vector(2)};
   auto const columns = to.front().size();
   launch(add_partials<tuning::partial_columns, tuning::partial_slices>,
          dim3(ceil_div(columns, tuning::partial_columns), static_cast<unsigned>(to.size())),
