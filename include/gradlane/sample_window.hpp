@@ -94,6 +94,7 @@ struct dealt_memory {
 
 /// A rank's samples of one micro-step, without padding: sample after sample.
 ///
+/// Cumulative lengths are int32, as attention kernels take them: what they cannot count is refused.
 /// A view: valid as long as the presorted_window that it is of.
 class presorted_batch {
  public:
