@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/balance/deal.hpp>       // for assignment, bins, in_dealing_order, sample
-#include <gradlane/balance/histogram.hpp>  // for length_histogram
-#include <gradlane/error.hpp>              // for contract_error, expects
+#include <gradlane/balance/deal.hpp>        // for assignment, bins, in_dealing_order, sample
+#include <gradlane/balance/histogram.hpp>   // for length_histogram
+#include <gradlane/detail/first_where.hpp>  // for first_where
+#include <gradlane/error.hpp>               // for contract_error, expects
 
-#include <cstddef>   // for size_t
-#include <cstdint>   // for uint32_t, uint64_t, uint8_t
-#include <iterator>  // for prev
-#include <map>       // for map
-#include <span>      // for span
-#include <string>    // for to_string
-#include <utility>   // for move
-#include <vector>    // for vector
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint32_t, uint64_t, uint8_t
+#include <span>     // for span
+#include <string>   // for to_string
+#include <utility>  // for move, swap
+#include <vector>   // for vector
 
 namespace gradlane::balance {
 
@@ -61,7 +60,7 @@ struct packing {
 
 namespace detail {
 
-/// Packs that have room, by the tokens they have room for.
+/// Packs while they are filled.
 class open_packs {
  public:
   explicit open_packs(pack_rules const& rules) : rules_{rules}, result_{{}, rules.capacity} {}
@@ -69,37 +68,40 @@ class open_packs {
   /// Puts each of `count` sequences into a pack; from longer to shorter ones.
   void add(std::uint32_t length, std::uint64_t count) {
     while (count > 0) {
-      auto const found = chosen_for(length);
-      if (found == by_room_.end() || found->first < length) {
+      auto const at = chosen_for(length);
+      if (at == open_.size() || open_[at].room < length) {
         put_alone(length, count);
         return;
       }
-      auto const room = found->first;
-      auto& pattern   = found->second.back();
-      auto longer     = pattern;
-      longer.count    = count < pattern.count ? count : pattern.count;
+      auto longer     = open_[at].pattern;
+      auto const room = open_[at].room - length;
+      longer.count    = count < longer.count ? count : longer.count;
       longer.lengths.push_back(length);
-      pattern.count -= longer.count;
       count -= longer.count;
-      if (pattern.count == 0) { found->second.pop_back(); }
-      if (found->second.empty()) { by_room_.erase(found); }
-      put(std::move(longer), room - length);
+      open_[at].pattern.count -= longer.count;
+      if (open_[at].pattern.count == 0) { remove(at); }
+      put(std::move(longer), room);
     }
   }
 
   [[nodiscard]] packing closed() && {
-    for (auto& [room, patterns] : by_room_) {
-      for (auto& p : patterns) { result_.patterns.push_back(std::move(p)); }
-    }
+    for (auto& o : open_) { result_.patterns.push_back(std::move(o.pattern)); }
     return std::move(result_);
   }
 
  private:
-  using open_patterns = std::map<std::uint32_t, std::vector<pack_pattern>>;
+  struct with_room {
+    pack_pattern pattern;
+    std::uint32_t room{};  // tokens
+  };
 
-  [[nodiscard]] open_patterns::iterator chosen_for(std::uint32_t length) {
-    if (rules_.method == fitting::best_fit) { return by_room_.lower_bound(length); }
-    return by_room_.empty() ? by_room_.end() : std::prev(by_room_.end());
+  /// The pattern to extend, or one that has no room, or none.
+  [[nodiscard]] std::size_t chosen_for(std::uint32_t length) const {
+    if (rules_.method == fitting::shortest_pack_first) {
+      return open_.empty() ? 0 : open_.size() - 1;
+    }
+    return gradlane::detail::first_where(open_.size(),
+                                         [&](std::size_t i) { return open_[i].room >= length; });
   }
 
   /// Into new packs, each with as many as it takes.
@@ -116,13 +118,24 @@ class open_packs {
   }
 
   void put(pack_pattern pattern, std::uint32_t room) {
-    auto& to = pattern.lengths.size() < rules_.most ? by_room_[room] : result_.patterns;
-    to.push_back(std::move(pattern));
+    if (pattern.lengths.size() == rules_.most) {
+      result_.patterns.push_back(std::move(pattern));
+      return;
+    }
+    open_.push_back({std::move(pattern), room});
+    for (auto i = open_.size() - 1; i > 0 && open_[i - 1].room > room; --i) {
+      std::swap(open_[i - 1], open_[i]);
+    }
+  }
+
+  void remove(std::size_t at) {
+    for (; at + 1 < open_.size(); ++at) { std::swap(open_[at], open_[at + 1]); }
+    open_.pop_back();
   }
 
   pack_rules rules_;
   packing result_;
-  open_patterns by_room_;
+  std::vector<with_room> open_;  // by rising room
 };
 
 }  // namespace detail
@@ -155,14 +168,25 @@ class open_packs {
 [[nodiscard]] inline assignment pack(std::span<sample const> samples, pack_rules const& rules) {
   auto lengths = std::vector<std::uint32_t>{};
   for (auto const& s : samples) { lengths.push_back(s.length); }
-  auto const patterns = pack(length_histogram{lengths}, rules).patterns;
-  auto next           = std::map<std::uint32_t, std::size_t>{};  // in `order`, by length
-  auto const order    = detail::in_dealing_order(samples, dealing::lpt);
-  for (auto i = order.size(); i > 0; --i) { next[samples[order[i - 1]].length] = i - 1; }
+  auto const histogram = length_histogram{lengths};
+  auto const packed    = pack(histogram, rules);
+  auto const entries   = histogram.entries();
+  auto const order     = detail::in_dealing_order(samples, dealing::lpt);
+  auto next            = std::vector<std::size_t>(entries.size());  // place in `order`, by entry
+  auto place           = std::size_t{0};
+  for (auto e = entries.size(); e > 0; --e) {
+    next[e - 1] = place;
+    place += entries[e - 1].count;
+  }
+  auto const take = [&](std::uint32_t length) {
+    auto const entry = gradlane::detail::first_where(
+        entries.size(), [&](std::size_t e) { return entries[e].length >= length; });
+    return order[next[entry]++];
+  };
   auto packs = detail::bins{};
-  for (auto const& pattern : patterns) {
+  for (auto const& pattern : packed.patterns) {
     for (std::uint64_t p = 0; p < pattern.count; ++p) {
-      for (auto const length : pattern.lengths) { packs.order.push_back(order[next[length]++]); }
+      for (auto const length : pattern.lengths) { packs.order.push_back(take(length)); }
       packs.offsets.push_back(static_cast<std::uint32_t>(packs.order.size()));
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gradlane/balance/histogram.hpp>      // for length_histogram
+#include <gradlane/detail/first_where.hpp>     // for first_where
 #include <gradlane/detail/sorted_indices.hpp>  // for indices, sorted
 #include <gradlane/error.hpp>                  // for contract_error, expects
 
@@ -62,16 +63,8 @@ class strata {
                            " is above the last stratum, which ends at " +
                            std::to_string(longest_.back()) + "; give one that holds it"};
     }
-    auto first = std::size_t{0};  // strata before it are too short, `last` is long enough
-    for (auto last = size() - 1; first < last;) {
-      auto const middle = first + (last - first) / 2;
-      if (longest_[middle] < length) {
-        first = middle + 1;
-      } else {
-        last = middle;
-      }
-    }
-    return first;
+    return gradlane::detail::first_where(size(),
+                                         [&](std::size_t s) { return longest_[s] >= length; });
   }
 
  private:
