@@ -183,6 +183,13 @@ struct fill {
   }
 };
 
+/// *x += value, on the device.
+struct add {
+  float* x;
+  float value;
+  GRADLANE_HOST_DEVICE void operator()() const { *x += value; }
+};
+
 /// Part number `own` of equal parts.
 template <class Array>
 [[nodiscard]] buffer_view part_of(Array const& all, int own, std::size_t n) {

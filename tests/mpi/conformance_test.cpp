@@ -10,9 +10,9 @@
 
 #include <conformance/communicator.hpp>              // for GRADLANE_COMMUNICATOR_CONFORMANCE
 #include <conformance/communicator_allocations.hpp>  // for communicator_allocations
+#include <support/mpi_nodes.hpp>                     // for nodes_of_mpi
 
-#include <algorithm>  // for min
-#include <cstdlib>    // for getenv, strtol, strtoull
+#include <cstdlib>  // for getenv, strtoull
 
 namespace {
 
@@ -40,12 +40,7 @@ struct processes {
 
   static bool cuts() { return setting("GRADLANE_MPI_CHUNK") != nullptr; }
 
-  /// MPICH deals the ranks out over as many pretend nodes as this variable says.
-  static int nodes(int size) {
-    auto const* const cliques = setting("MPIR_CVAR_NUM_CLIQUES");
-    return cliques == nullptr ? 1
-                              : std::min(size, static_cast<int>(std::strtol(cliques, nullptr, 10)));
-  }
+  static int nodes(int size) { return gradlane::test::nodes_of_mpi(size); }
 };
 
 }  // namespace

@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# peer_killed_test.sh <mpiexec> <program> <thread level> <message>
+# peer_killed_test.sh <mpiexec> <message> <program> [<argument>...]
 #
 # Runs 3 ranks of which rank 1 kills itself, and checks that the two others end well and say
 # <message>, in which RANK stands for their rank. MPICH's
 # mpiexec -disable-auto-cleanup leaves them alone only where it does not see the signal: so a shell
 # stands between. It tells the survivors by SIGUSR1, which would end them.
 set -u
-output=$(timeout -k 5 60 "$1" -disable-auto-cleanup -n 3 sh -c \
-  'trap "" USR1; "$@"; echo "status $?"' sh "$2" "$3" 2>&1)
+mpiexec="$1" message="$2"
+shift 2
+output=$(timeout -k 5 60 "$mpiexec" -disable-auto-cleanup -n 3 sh -c \
+  'trap "" USR1; "$@"; echo "status $?"' sh "$@" 2>&1)
 echo "$output"
 
 # expect <how often> <pattern>
@@ -20,7 +22,7 @@ expect() {
   fi
 }
 for rank in 0 2; do
-  expect 1 "survivor $rank of 3: .*$(echo "$4" | sed "s/RANK/$rank/g")"
+  expect 1 "survivor $rank of 3: .*$(echo "$message" | sed "s/RANK/$rank/g")"
 done
 expect 2 "status 0"
 expect 1 "status 137"

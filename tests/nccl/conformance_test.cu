@@ -9,9 +9,10 @@
 
 #include <cuda/support.cuh>  // for on_cuda
 #include <mpi.h>
-#include <nccl/support.cuh>  // for nodes_of_mpi, own_device
+#include <nccl/support.cuh>  // for own_device
 
 #include <conformance/communicator.hpp>  // for GRADLANE_COMMUNICATOR_CONFORMANCE
+#include <support/mpi_nodes.hpp>         // for nodes_of_mpi
 
 namespace {
 

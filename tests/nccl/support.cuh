@@ -12,9 +12,8 @@
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
-#include <algorithm>    // for min
 #include <cstdio>       // for fprintf
-#include <cstdlib>      // for _Exit, getenv, strtol
+#include <cstdlib>      // for _Exit
 #include <string_view>  // for string_view
 
 namespace gradlane::test {
@@ -44,13 +43,6 @@ namespace gradlane::test {
     std::_Exit(skipped);
   }
   return rank % count;
-}
-
-/// MPICH deals the ranks out over as many pretend nodes as this variable says.
-[[nodiscard]] inline int nodes_of_mpi(int size) {
-  auto const* const cliques = std::getenv("MPIR_CVAR_NUM_CLIQUES");
-  return cliques == nullptr ? 1
-                            : std::min(size, static_cast<int>(std::strtol(cliques, nullptr, 10)));
 }
 
 }  // namespace gradlane::test

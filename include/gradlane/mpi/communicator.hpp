@@ -72,6 +72,9 @@ class communicator : public gradlane::detail::collective_calls<communicator, hos
   /// Collectives issued so far, splits included; the same on all ranks of a correct program.
   [[nodiscard]] std::uint64_t collectives() const noexcept { return channel_->collectives(); }
 
+  /// Whether calls make progress whatever the host thread does: at MPI_THREAD_MULTIPLE.
+  [[nodiscard]] bool streams_drive() const noexcept { return channel_->shared()->streams_drive(); }
+
   void set_deadline(timeout t) noexcept { channel_->set_deadline(t); }
   void poll() { channel_->poll(); }
 

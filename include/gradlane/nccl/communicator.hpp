@@ -3,6 +3,7 @@
 
 #include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>                 // for capability_set, timeout
+#include <gradlane/cuda/any_device.hpp>          // for any_device
 #include <gradlane/cuda/device_guard.hpp>        // for device_guard
 #include <gradlane/cuda/stream.hpp>              // for stream
 #include <gradlane/detail/collective_calls.hpp>  // for collective_calls
@@ -216,7 +217,7 @@ namespace detail {
 
 /// Makes the first communicator of a family.
 struct maker {
-  template <cuda_device Device>
+  template <cuda::any_device Device>
   [[nodiscard]] static communicator make(
       Device& device, ncclComm_t comm, bool owned, options const& wishes, std::source_location at) {
     auto shared = wishes.beside != nullptr ? wishes.beside->channel_->shared()
@@ -246,7 +247,7 @@ struct maker {
 /// @throws contract_error where ranks share a GPU, timeout_error where they do not all come in
 /// time,
 ///   error from NCCL, and where the library is older than its header.
-template <detail::cuda_device Device>
+template <cuda::any_device Device>
 [[nodiscard]] communicator from_unique_id(
     Device& device,
     ncclUniqueId const& id,
@@ -272,7 +273,7 @@ template <detail::cuda_device Device>
 /// A communicator over one that the program has made, and keeps: it must outlive this one, and is
 /// used by nobody else meanwhile. After a failure, NCCL before 2.28.9 leaves its calls under way.
 /// @throws contract_error where it is of another device.
-template <detail::cuda_device Device>
+template <cuda::any_device Device>
 [[nodiscard]] communicator from_existing(
     Device& device,
     ncclComm_t comm,

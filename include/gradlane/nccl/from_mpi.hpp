@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/concepts.hpp>            // for timeout
-#include <gradlane/detail/deadline.hpp>     // for poll_until
-#include <gradlane/error.hpp>               // for error, expects, timeout_error
-#include <gradlane/mpi/environment.hpp>     // for is_finalized, is_initialized, may_call
-#include <gradlane/mpi/error.hpp>           // for check
-#include <gradlane/nccl/communicator.hpp>   // for communicator, from_unique_id, make_unique_id, …
-#include <gradlane/nccl/detail/family.hpp>  // for cuda_device
-#include <gradlane/nccl/error.hpp>          // for error
+#include <gradlane/concepts.hpp>           // for timeout
+#include <gradlane/cuda/any_device.hpp>    // for any_device
+#include <gradlane/detail/deadline.hpp>    // for poll_until
+#include <gradlane/error.hpp>              // for error, expects, timeout_error
+#include <gradlane/mpi/environment.hpp>    // for is_finalized, is_initialized, may_call
+#include <gradlane/mpi/error.hpp>          // for check
+#include <gradlane/nccl/communicator.hpp>  // for communicator, from_unique_id, make_unique_id, …
+#include <gradlane/nccl/error.hpp>         // for error
 
 #include <mpi.h>
 #include <nccl.h>
@@ -62,7 +62,7 @@ struct invitation {
 ///
 /// MPI must be running, and this thread allowed to call it. Nodes are MPI_COMM_TYPE_SHARED's.
 /// @throws as from_unique_id, on all ranks where rank 0 has no id; mpi::error.
-template <detail::cuda_device Device>
+template <cuda::any_device Device>
 [[nodiscard]] communicator from_mpi(Device& device,
                                     MPI_Comm comm,
                                     options wishes          = {},

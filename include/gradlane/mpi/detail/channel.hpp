@@ -56,7 +56,7 @@ class channel {
     lanes_.resize(1 + 2 * ranks());
     queue_.reserve(batch);
     if (!shared_->streams_drive()) {
-      progress_.emplace(device.add_progress([this] { return progress(); }));
+      static_cast<void>(progress_.emplace(device.add_progress([this] { return progress(); })));
     }
   }
   channel(channel const&)            = delete;

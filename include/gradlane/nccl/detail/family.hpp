@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/cuda/capture.hpp>   // for capture_of
-#include <gradlane/cuda/error.hpp>     // for check
-#include <gradlane/cuda/event.hpp>     // for event
-#include <gradlane/cuda/memory.hpp>    // for buffer
-#include <gradlane/cuda/stream.hpp>    // for stream
-#include <gradlane/host/progress.hpp>  // for progress_function, progress_registration
+#include <gradlane/cuda/any_device.hpp>  // for any_device, enlist_function, enlister_of
+#include <gradlane/cuda/capture.hpp>     // for capture_of
+#include <gradlane/cuda/error.hpp>       // for check
+#include <gradlane/cuda/event.hpp>       // for event
+#include <gradlane/cuda/memory.hpp>      // for buffer
+#include <gradlane/cuda/stream.hpp>      // for stream
 
 #include <cuda_runtime_api.h>
 
-#include <concepts>         // for same_as
 #include <cstdint>          // for uint64_t
-#include <functional>       // for function
 #include <source_location>  // for source_location
-#include <utility>          // for move
 
 namespace gradlane::nccl::detail {
 
@@ -60,26 +57,18 @@ class launch_order {
   std::uint64_t capture_{0};    // that the last call was part of; 0: none
 };
 
-/// What a cuda::device is to a communicator.
-template <class D>
-concept cuda_device = requires(D& d, host::progress_function f) {
-  { d.index() } -> std::same_as<int>;
-  { d.add_progress(std::move(f)) } -> std::same_as<host::progress_registration>;
-};
-
 /// What a communicator shares with those that are split from it.
 struct family {
-  template <cuda_device Device>
+  template <cuda::any_device Device>
   family(Device& device, bool blocks, std::source_location at)
       : device_index{device.index()},
-        enlist{[&device](host::progress_function f) { return device.add_progress(std::move(f)); }},
+        enlist{cuda::enlister_of(device)},
         blocking{blocks},
         alive{device_index, at},
         order{device_index, at} {}
 
   int device_index;
-  /// Makes the device run a function while it waits.
-  std::function<host::progress_registration(host::progress_function)> enlist;
+  cuda::enlist_function enlist;
   bool blocking;  // as NCCL means it
   lifeline alive;
   launch_order order;
