@@ -10,6 +10,14 @@ if(dnnl_FOUND AND OpenMP_CXX_FOUND)
   gradlane_test(
     bert/cuda_model_test.cpp LINK gradlane::cuda gradlane_bert_cuda gradlane_bert_cpu
   )
+  gradlane_test(
+    bert/cuda_training_test.cu LINK gradlane_bert_cuda gradlane_bert_cpu gradlane_bert_training
+  )
+  if(TARGET bert_cuda_training_test)
+    target_compile_options(
+      bert_cuda_training_test PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${OpenMP_CXX_FLAGS}>
+    )
+  endif()
 endif()
 
 if(gradlane_nvcc AND GRADLANE_PTXSIM)

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_memory.hpp"  // for device_memory
+#include "on_cpu.hpp"       // for host_memory
+#include "support.hpp"      // for make_batch
+
+#include <gradlane/clip_allreduce.hpp>    // for clip_allreduce
+#include <gradlane/cuda/device.cuh>       // for device
+#include <gradlane/cuda/error.hpp>        // for check
+#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+#include <gradlane/host/device.hpp>       // for device
+#include <gradlane/types.hpp>             // for bf16
+
+#include <doctest/doctest.h>
+
+#include <bert/cpu/device.hpp>
+#include <bert/cuda/device.hpp>
+#include <bert/cuda/optimizer.hpp>
+#include <bert/dropout.hpp>
+#include <bert/model.hpp>
+#include <bert/optimizer.hpp>
+#include <bert/parameters.hpp>
+#include <support/lone_communicator.hpp>  // for lone_communicator
+
+#include <cmath>    // for abs
+#include <cstddef>  // for size_t
+#include <cstdint>  // for uint32_t
+#include <limits>   // for numeric_limits
+#include <span>     // for span
+#include <utility>  // for move
+#include <vector>   // for vector
+
+// Training steps with gradlane's pipeline in between: backward marks gradients ready, the pipeline
+// clips and reduces them beside it, the optimizer reads what the pipeline left. On CUDA the host
+// waits for nothing but the losses that the test asks for.
+
+namespace {
+
+using namespace bert;
+using gradlane::bf16;
+
+model_config config() {
+  auto result              = preset("mini");
+  result.num_hidden_layers = 1;
+  result.vocab_size        = 515;
+  return result;
+}
+
+batch data_of(std::uint32_t step) {
+  return test::make_batch(config(), {30 + step, 1, 17, 40}, 4 * step);
+}
+
+/// All that trains a model on one place: a Lane for gradients, a Device for the model.
+template <class Lane, class Device, class Update, template <class> class Memory>
+struct training {
+  using communicator = gradlane::test::lone_communicator<Lane, true>;
+  using pipeline     = gradlane::clip_allreduce<Lane,
+                                                communicator,
+                                                gradlane::clip::bucketwise<gradlane::threshold::equal>,
+                                                gradlane::average::ranks,
+                                                gradlane::non_finite::skip>;
+
+  parameter_list list{config()};
+  Lane lane;
+  typename Lane::stream compute = lane.make_stream();
+  Memory<float> weights{initial(list)};
+  gradlane::gradient_buckets<Lane> buckets{lane, plan(list)};
+  communicator comm{lane};
+  pipeline reducer{buckets, comm, gradlane::clip::bucketwise{gradlane::threshold::equal{0.5}}};
+  std::vector<std::span<float>> gradients = spans(list, buckets);
+  Device device;
+  model<Device> bert{config(), device, weights.span()};
+  Update update;
+
+  template <class MakeDevice, class MakeUpdate>
+  training(MakeDevice make_device, MakeUpdate make_update)
+      : device{make_device(compute)}, update{make_update(list, gradients, compute)} {
+    // reductions read the gaps between the gradients of a bucket too, though nobody their results
+    for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
+      lane.zero(compute, buckets.bucket(b).gradient);
+    }
+    lane.sync(compute);
+  }
+
+  [[nodiscard]] static std::vector<float> initial(parameter_list const& of) {
+    auto result = std::vector<float>(of.total());
+    initialise(of, result, 1);
+    return result;
+  }
+  [[nodiscard]] static gradlane::bucket_plan plan(parameter_list const& of) {
+    auto parameters = std::vector<gradlane::parameter>{};
+    for (auto const& p : of) { parameters.push_back({.name = p.name, .count = p.size}); }
+    return gradlane::bucket_plan{std::move(parameters), {.cap_bytes = std::size_t{1} << 18U}};
+  }
+  [[nodiscard]] static std::vector<std::span<float>> spans(parameter_list const& of,
+                                                           gradlane::gradient_buckets<Lane>& from) {
+    auto result = std::vector<std::span<float>>{};
+    for (auto i = std::size_t{0}; i < of.size(); ++i) {
+      result.push_back(from.template gradient<float>(i));
+    }
+    return result;
+  }
+
+  void forward(std::uint32_t step) { bert.start_forward(dropout_sites{config(), 0.1, 3, step}); }
+  void backward(double scale) {
+    reducer.begin(compute);
+    bert.backward(
+        scale, scale, gradients, false, [&](std::size_t i) { reducer.ready(i, compute); });
+    reducer.finish(compute);
+  }
+};
+
+/// The scale of a step's losses; one of them makes all gradients NaN, and is to be skipped.
+double scale_of(std::uint32_t step) {
+  return step == 4 ? std::numeric_limits<double>::quiet_NaN() : 1.0 / 20;
+}
+
+constexpr auto steps = std::uint32_t{10};
+
+template <class Value>
+struct on_host
+    : training<gradlane::host::device, cpu::device<Value>, optimizer, test::host_memory> {
+  using base = training<gradlane::host::device, cpu::device<Value>, optimizer, test::host_memory>;
+
+  explicit on_host(optimizer_settings const& settings)
+      : base{[](auto&) { return cpu::device<Value>{}; },
+             [&](auto& of, auto&, auto&) { return optimizer{of, settings}; }} {}
+
+  void step(std::uint32_t number) {
+    this->bert.take(data_of(number));
+    this->forward(number);
+    this->backward(scale_of(number));
+    this->lane.sync(this->compute);
+    this->update.step(this->weights.span(), this->gradients, 1e-3, *this->reducer.status());
+    this->bert.refresh();
+  }
+};
+
+template <class Value>
+struct on_gpu : training<gradlane::cuda::device,
+                         bert::cuda::device<Value>,
+                         bert::cuda::optimizer,
+                         test::device_memory> {
+  using base = training<gradlane::cuda::device,
+                        bert::cuda::device<Value>,
+                        bert::cuda::optimizer,
+                        test::device_memory>;
+
+  explicit on_gpu(optimizer_settings const& settings)
+      : base{[](auto& stream) { return bert::cuda::device<Value>{stream}; },
+             [&](auto& of, auto& from, auto& stream) {
+               return bert::cuda::optimizer{of, settings, from, stream};
+             }} {}
+
+  void run(std::uint32_t number) {
+    this->forward(number);
+    this->backward(scale_of(number));
+    if constexpr (std::is_same_v<Value, bf16>) {
+      this->update.step(this->weights.span(), 1e-3, this->reducer.status(), this->device.working());
+    } else {
+      this->update.step(this->weights.span(), 1e-3, this->reducer.status());
+    }
+  }
+  void step(std::uint32_t number) {
+    this->bert.take(data_of(number));
+    run(number);
+  }
+  [[nodiscard]] std::vector<float> final_weights() {
+    this->lane.sync(this->compute);
+    return this->weights.values();
+  }
+};
+
+void compare(optimizer_settings const& settings) {
+  auto cpu = on_host<float>{settings};
+  auto gpu = on_gpu<float>{settings};
+  for (auto number = std::uint32_t{0}; number < steps; ++number) {
+    CAPTURE(number);
+    cpu.step(number);
+    gpu.step(number);
+    auto const a = gpu.bert.sync_losses();
+    auto const b = cpu.bert.sync_losses();
+    CHECK(std::abs(a.masked_lm / b.masked_lm - 1) < 1e-4);
+    CHECK(std::abs(a.next_sentence / b.next_sentence - 1) < 1e-4);
+  }
+  CHECK(gpu.update.sync_steps() == steps - 1);
+  CHECK(cpu.update.steps() == steps - 1);
+}
+
+TEST_CASE("cuda training gives the CPU's losses over ten steps to 1e-4, AdamW, one step skipped") {
+  compare({});
+}
+
+TEST_CASE("cuda training gives the CPU's losses over ten steps to 1e-4, LAMB, one step skipped") {
+  compare(lamb_settings());
+}
+
+TEST_CASE("cuda training in bf16 stays within 2e-2 of the CPU's losses in fp32") {
+  auto cpu = on_host<float>{{}};
+  auto gpu = on_gpu<bf16>{{}};
+  for (auto number = std::uint32_t{0}; number < steps; ++number) {
+    cpu.step(number);
+    gpu.step(number);
+    auto const a = gpu.bert.sync_losses();
+    auto const b = cpu.bert.sync_losses();
+    CHECK(std::abs(a.masked_lm / b.masked_lm - 1) < 2e-2);
+  }
+}
+
+TEST_CASE_TEMPLATE("cuda training takes a whole step from a graph, with the same bits",
+                   T,
+                   float,
+                   bf16) {
+  using gradlane::cuda::check;
+  auto plain  = on_gpu<T>{{}};
+  auto graphs = on_gpu<T>{{}};
+  for (auto i = 0; i < 4; ++i) { plain.step(1); }
+  graphs.step(1);
+  graphs.lane.sync(graphs.compute);
+  graphs.bert.take(data_of(1));
+  graphs.lane.sync(graphs.compute);
+  auto* graph    = cudaGraph_t{};
+  auto* instance = cudaGraphExec_t{};
+  check(cudaStreamBeginCapture(graphs.compute.get(), cudaStreamCaptureModeThreadLocal));
+  graphs.run(1);
+  check(cudaStreamEndCapture(graphs.compute.get(), &graph));
+  check(cudaGraphInstantiate(&instance, graph, 0));
+  for (auto i = 0; i < 3; ++i) { check(cudaGraphLaunch(instance, graphs.compute.get())); }
+  CHECK(graphs.final_weights() == plain.final_weights());
+  CHECK(graphs.update.sync_steps() == 4);
+  check(cudaGraphExecDestroy(instance));
+  check(cudaGraphDestroy(graph));
+}
+
+}  // namespace
