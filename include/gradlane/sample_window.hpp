@@ -78,7 +78,10 @@ struct dealt_samples {
                                                   // batch: [0] of tokens, then of counted arrays
   std::vector<std::size_t> rows_of{};             // by array: into rows; per_sample: rows.size()
 
-  [[nodiscard]] std::size_t batches() const noexcept { return first.size() - 1; }
+  /// None also in what was moved from.
+  [[nodiscard]] std::size_t batches() const noexcept {
+    return first.empty() ? 0 : first.size() - 1;
+  }
 };
 
 /// Where the same lies in device memory.

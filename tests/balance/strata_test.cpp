@@ -71,6 +71,10 @@ TEST_CASE("strata of equal probability end where the samples divide") {
   CHECK(longest(strata::of_equal_probability(spiked, 4)) == std::vector<std::uint32_t>{10, 512});
   CHECK(longest(strata::of_equal_probability(histogram({{7, 1}}), 9)) ==
         std::vector<std::uint32_t>{7});
+  for (auto const count : {std::size_t{100}, ~std::size_t{0}}) {  // each length by itself
+    CHECK(longest(strata::of_equal_probability(h, count)) ==
+          std::vector<std::uint32_t>{1, 2, 3, 4});
+  }
 }
 
 TEST_CASE("strata of equal tokens end where the tokens divide") {
@@ -152,6 +156,11 @@ TEST_CASE("largest_remainder refuses weights that are none") {
        std::vector<std::vector<double>>{{}, {0.0, 0.0}, {-1.0, 2.0}, {inf}, {std::nan("")}}) {
     CHECK_THROWS_AS(static_cast<void>(largest_remainder(weights, 3)), contract_error);
   }
+  auto const largest = std::numeric_limits<double>::max();
+  CHECK(largest_remainder(std::vector{largest, 0.0}, 1) == counts{1, 0});
+  CHECK_THROWS_AS(static_cast<void>(largest_remainder(std::vector{largest}, 2)), contract_error);
+  CHECK_THROWS_AS(static_cast<void>(largest_remainder(std::vector{1.0}, std::size_t{1} << 32U)),
+                  contract_error);
 }
 
 TEST_CASE("bias_of tells how fixed quotas differ from the data") {

@@ -7,6 +7,7 @@
 
 #include <support/samples.hpp>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -105,6 +106,24 @@ TEST_CASE("presort tells all ranks of a window that does not fit together on one
   refuses<contract_error>(of_rank_1([&](auto& w) { w.per_rank = two; }), text);
 }
 
+TEST_CASE("presort tells each rank of its own window where several do not fit together") {
+  local::run(3, [&](communicator& comm, host::device& device) {
+    auto sort   = presort{device, comm, test::sample_arrays()};
+    auto stream = device.make_stream();
+    auto own    = test::sample_set{samples_of(comm.rank())};
+    auto window = own.window(1);
+    if (comm.rank() == 1) { window.arrays.pop_back(); }
+    if (comm.rank() == 2) { window.lengths = {}; }
+    auto const says = std::array{"rank 1 does not fit together, its own error says how",
+                                 "rank 1 does not fit together: there are 5 arrays",
+                                 "rank 2 does not fit together: there are 2 ids and 0 lengths"};
+    sort.submit(stream, window);
+    CHECK_THROWS_WITH_AS(static_cast<void>(sort.sync_take(stream)),
+                         doctest::Contains(says[static_cast<std::size_t>(comm.rank())]),
+                         contract_error);
+  });
+}
+
 TEST_CASE("presort says on the rank itself what does not fit") {
   local::run(1, [](communicator& comm, host::device& device) {
     auto sort   = presort{device, comm, test::sample_arrays()};
@@ -125,6 +144,9 @@ TEST_CASE("presort says on the rank itself what does not fit") {
     says([](auto& w) { w.counts.pop_back(); }, "counts for 1 arrays, 2 are counted");
     auto const one = std::vector<std::size_t>{1};
     says([&](auto& w) { w.per_rank = one; }, "per_rank sums up to 1, there are 2 ids");
+    auto const wrapped = std::vector<std::size_t>{~std::size_t{0}};
+    says([&](auto& w) { w.per_rank = wrapped; },
+         "per_rank gives a rank 18446744073709551615 samples");
     says([](auto& w) { w.steps = std::size_t{1} << 33U; }, "2^32");
   });
 }

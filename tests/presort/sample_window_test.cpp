@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -93,8 +94,13 @@ TEST_CASE("presorted_window refuses what it does not hold") {
   CHECK_THROWS_AS(static_cast<void>(window.batch(0).row_starts(9)), contract_error);
 }
 
-TEST_CASE("presorted_window is empty before anything was dealt") {
+TEST_CASE("presorted_window is empty before anything was dealt, and where it was moved from") {
   auto const window = presorted_window{};
   CHECK(window.steps() == 0);
   CHECK_THROWS_AS(static_cast<void>(window.batch(0)), contract_error);
+  auto data        = fixture{};
+  auto given       = data.window();
+  auto const taken = std::move(given);
+  CHECK(taken.steps() == 2);
+  CHECK(given.steps() == 0);  // NOLINT(bugprone-use-after-move)
 }

@@ -6,8 +6,10 @@
 #include <gradlane/detail/sorted_indices.hpp>  // for indices, sorted
 #include <gradlane/error.hpp>                  // for contract_error, expects
 
+#include <cmath>    // for floor
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint32_t, uint64_t
+#include <limits>   // for numeric_limits
 #include <span>     // for span
 #include <string>   // for string, to_string
 #include <utility>  // for move
@@ -80,12 +82,14 @@ class strata {
     auto const share   = total / static_cast<double>(count);
     auto longest       = std::vector<std::uint32_t>{};
     auto sum           = 0.0;
-    auto end           = share;  // of the stratum that is being filled
+    auto shares        = 1.0;  // up to the end of the stratum that is being filled
     for (std::size_t i = 0; i + 1 < entries.size(); ++i) {
       sum += weight(entries[i]);
-      if (sum + weight(entries[i + 1]) / 2 < end) { continue; }
+      auto const nearest = sum + weight(entries[i + 1]) / 2;
+      if (nearest < shares * share) { continue; }
       longest.push_back(entries[i].length);
-      while (end <= sum + weight(entries[i + 1]) / 2) { end += share; }
+      auto const passed = std::floor(nearest / share);
+      shares            = (passed > shares ? passed : shares) + 1;
     }
     longest.push_back(entries.back().length);
     return strata{std::move(longest)};
@@ -114,7 +118,8 @@ struct stratum_total {
 }
 
 /// Divides `count` in proportion to `weights`, by largest remainder; equal ones: the first.
-/// @throws contract_error unless weights are finite, not negative, and one is positive.
+/// @throws contract_error unless weights are finite, also times the count, not negative, and one is
+///   positive; for a count of 2^32 and more, which fp64 might not divide to the last one.
 [[nodiscard]] inline std::vector<std::size_t> largest_remainder(std::span<double const> weights,
                                                                 std::size_t count) {
   auto sum = 0.0;
@@ -122,7 +127,11 @@ struct stratum_total {
     expects(w >= 0, "largest_remainder: weights must not be negative");
     sum += w;
   }
-  expects(sum > 0 && sum - sum == 0, "largest_remainder: weights must be finite, one positive");
+  auto const most = static_cast<double>(count) * sum;  // of what follows
+  expects(sum > 0 && most - most == 0,
+          "largest_remainder: weights must be finite, also times the count, and one positive");
+  expects(count <= std::numeric_limits<std::uint32_t>::max(),
+          "largest_remainder: 2^32 or more cannot be divided exactly");
   auto parts     = std::vector<std::size_t>{};
   auto remainder = std::vector<double>{};
   auto left      = count;

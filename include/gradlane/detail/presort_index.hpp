@@ -63,6 +63,12 @@ class window_check {
       return "per_rank has " + number(window_.per_rank.size()) + " entries for " + number(ranks_) +
              " ranks";
     }
+    for (auto const count : window_.per_rank) {  // else their sum might wrap around
+      if (count > samples) {
+        return "per_rank gives a rank " + number(count) + " samples, there are " + number(samples) +
+               " ids";
+      }
+    }
     if (auto const sum = held_before(ranks_); sum != samples) {
       return "per_rank sums up to " + number(sum) + ", there are " + number(samples) + " ids";
     }
@@ -163,12 +169,15 @@ class presort_index {
 
   /// Once headers are there: the same on every rank, but for the text of who is at fault.
   [[nodiscard]] std::optional<failure> find_fault() const {
-    auto const here = std::source_location::current();
+    auto const here     = std::source_location::current();
+    auto const wrong_on = [&](std::size_t r, std::string const& how) {
+      return failure::of<contract_error>("presort: the window of rank " + std::to_string(r) +
+                                             " does not fit together" + how + "; nothing was moved",
+                                         here);
+    };
+    if (!fault_.empty()) { return wrong_on(rank(), ": " + fault_); }
     for (auto r = std::size_t{0}; r < ranks(); ++r) {
-      if (headers_[r].is_wrong == 0) { continue; }
-      auto text = "presort: the window of rank " + std::to_string(r) + " does not fit together";
-      text += fault_.empty() ? ", its own error says how" : ": " + fault_;
-      return failure::of<contract_error>(text + "; nothing was moved", here);
+      if (headers_[r].is_wrong != 0) { return wrong_on(r, ", its own error says how"); }
     }
     auto const differ = [&](char const* what, std::uint64_t window_header::* word) {
       auto problem = std::optional<failure>{};
