@@ -3,13 +3,14 @@
 
 #include <gradlane/adasum/combine.hpp>         // for adasum_squares, pair_products
 #include <gradlane/adasum/device.hpp>          // for adasum_device
-#include <gradlane/adasum/tree.hpp>            // for element_range, rank_tree, tree_level
+#include <gradlane/adasum/tree.hpp>            // for rank_tree, tree_level
 #include <gradlane/buffer_view.hpp>            // for buffer_view, const_buffer_view
 #include <gradlane/concepts.hpp>               // for communicator_for, no_deadline, timeout
 #include <gradlane/detail/agreement.hpp>       // for sync_agree
 #include <gradlane/detail/fnv1a.hpp>           // for fnv1a
 #include <gradlane/detail/host_device.hpp>     // for GRADLANE_HOST_DEVICE
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/element_range.hpp>          // for element_range, intersection
 #include <gradlane/error.hpp>                  // for contract_error, expects
 #include <gradlane/types.hpp>                  // for dtype, is_floating, name_of, size_of
 

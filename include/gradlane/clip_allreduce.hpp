@@ -8,6 +8,7 @@
 #include <gradlane/concepts.hpp>        // for communicator_for, device
 #include <gradlane/detail/adasum_reducer.hpp>  // for make_reducer
 #include <gradlane/detail/bucket_reducer.hpp>  // for make_reducer
+#include <gradlane/detail/shard_reducer.hpp>   // for make_reducer
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>     // for reduction_pipeline
 #include <gradlane/types.hpp>                  // for dtype, reduction

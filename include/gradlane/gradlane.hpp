@@ -26,6 +26,7 @@
 #include <gradlane/clip/threshold.hpp>
 #include <gradlane/clip_allreduce.hpp>
 #include <gradlane/concepts.hpp>
+#include <gradlane/element_range.hpp>
 #include <gradlane/error.hpp>
 #include <gradlane/gradient_buckets.hpp>
 #include <gradlane/host/device.hpp>
@@ -41,6 +42,7 @@
 #include <gradlane/local/run.hpp>
 #include <gradlane/local/script.hpp>
 #include <gradlane/local/world.hpp>
+#include <gradlane/parameter_shards.hpp>
 #include <gradlane/presort.hpp>
 #include <gradlane/reduction_pipeline.hpp>
 #include <gradlane/sample_window.hpp>

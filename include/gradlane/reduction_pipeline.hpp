@@ -3,6 +3,7 @@
 
 #include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/buckets/readiness.hpp>      // for readiness
+#include <gradlane/buffer_view.hpp>            // for buffer_view
 #include <gradlane/clip/report.hpp>            // for bucket_record, step_record, step_report
 #include <gradlane/clip/rules.hpp>             // for pipeline_options, pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
@@ -11,6 +12,7 @@
 #include <gradlane/detail/bucket_stages.hpp>   // for bucket_stages
 #include <gradlane/detail/exchange.hpp>        // for sync_broadcast
 #include <gradlane/detail/make_report.hpp>     // for fill_report, throw_if_skipped
+#include <gradlane/element_range.hpp>          // for element_range
 #include <gradlane/error.hpp>                  // for expects, state_error, timeout_error
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for name_of
@@ -156,13 +158,26 @@ class reduction_pipeline {
     check_finished("sync_report");
     sync_results(no_deadline);
     stages_.sync_download(host_records_, host_step_);
-    detail::fill_report(report_, plan(), rules_, host_records_, host_step_);
+    detail::fill_report(report_, plan(), rules_, host_records_, host_step_, own_parts_);
     stages_.reducer().fill(report_);
     if (fails_) { detail::throw_if_skipped(report_, comm_.rank()); }
     return report_;
   }
 
   [[nodiscard]] bucket_plan const& plan() const noexcept { return buckets_.plan(); }
+
+  /// The elements of a bucket whose results this rank has: all, or its part under reduce::sharded.
+  /// @throws contract_error for an unknown bucket.
+  [[nodiscard]] element_range own_part(std::size_t bucket) const {
+    expects(bucket < plan().buckets().size(), "own_part: no such bucket");
+    return stages_.reducer().own_part(bucket);
+  }
+
+  /// Those elements in the dtype of the reduction, valid from finish() to the next begin().
+  [[nodiscard]] buffer_view result(std::size_t bucket) {
+    auto const own = own_part(bucket);
+    return buckets_.bucket(bucket).wire.subview(own.begin, own.count());
+  }
 
   /// The algorithm with its formulas, and the plan.
   [[nodiscard]] std::string describe() const {
@@ -242,6 +257,10 @@ class reduction_pipeline {
     host_records_.assign(plan().buckets().size(), bucket_record{});
     report_ = {};
     report_.buckets.resize(plan().buckets().size());
+    own_parts_.clear();
+    for (auto b = std::size_t{0}; b < plan().buckets().size(); ++b) {
+      own_parts_.push_back(own_part(b));
+    }
   }
 
   void open(stream& compute) {
@@ -349,6 +368,7 @@ class reduction_pipeline {
 
   std::vector<bucket_record> host_records_;
   step_record host_step_;
+  std::vector<element_range> own_parts_;  // by bucket
   step_report report_;
   detail::bucket_stages<Device, Comm> stages_;  // last: its streams drain first
 };

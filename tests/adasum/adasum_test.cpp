@@ -209,7 +209,7 @@ TEST_CASE("adasum_all_reduce takes buffers without elements or segments, and of 
         small.fill(std::span{small_memory}, comm.rank());
         large.fill(std::span{large_memory}, comm.rank());
         // two streams in turns: calls follow each other all the same
-        for (auto b = std::size_t{0}; b < buffers; ++b) { reduction.reduce(b % 2 ? s : other, b); }
+        for (auto b = std::size_t{0}; b < buffers; ++b) { reduction.reduce(b < 2 ? s : other, b); }
         reduction.download(s);
         device.sync(s);
         device.sync(other);

@@ -180,13 +180,3 @@ TEST_CASE("rank_tree refuses what is no rank") {
   CHECK_THROWS_AS(static_cast<void>(rank_tree{3}.levels(-1, 1)), contract_error);
   CHECK_THROWS_AS(static_cast<void>(rank_tree{3}.levels(0, 1, 0)), contract_error);
 }
-
-TEST_CASE("intersection of ranges is empty where they do not meet") {
-  using range = element_range;
-  CHECK(intersection(range{0, 10}, range{4, 6}) == range{4, 6});
-  CHECK(intersection(range{5, 10}, range{4, 6}) == range{5, 6});
-  CHECK(intersection(range{0, 4}, range{4, 6}).count() == 0);
-  CHECK(intersection(range{6, 9}, range{4, 6}).count() == 0);
-  CHECK(intersection(range{8, 9}, range{4, 6}).end <= 6);
-  CHECK(intersection(range{3, 3}, range{0, 6}).count() == 0);
-}

@@ -23,7 +23,7 @@ std::uint64_t allocations_of(Clip clip, Average average, storage_options storage
   auto counted = std::uint64_t{0};
   local::run(2, [&](communicator& comm, host::device& device) {
     auto buckets = gradient_buckets{
-        device, bucket_plan{test::parameters({5, 64, 1, 900, 3}), test::one_each}, storage};
+        device, bucket_plan{test::parameters({6, 64, 2, 900, 4}), test::one_each}, storage};
     auto pipeline   = clip_allreduce{buckets, comm, clip, average, non_finite::skip{}};
     auto compute    = device.make_stream();
     auto const step = [&] {
@@ -55,4 +55,5 @@ TEST_CASE("clip_allreduce allocates nothing in a step after the first") {
                        average::none{},
                        {.accumulate = dtype::fp32}) == 0);
   CHECK(allocations_of(clip::bucketwise{threshold::equal{1.0}}, reduce::adasum{}, {}) == 0);
+  CHECK(allocations_of(clip::after{1.0}, reduce::sharded{}, {}) == 0);
 }

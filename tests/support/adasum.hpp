@@ -91,12 +91,13 @@ struct adasum_case {
   [[nodiscard]] wide_vector gradient(int rank, std::size_t segment) const {
     auto common = std::mt19937_64{seed * 1000 + segment};
     auto own    = std::mt19937_64{(seed * 1000 + segment) * 100 + static_cast<unsigned>(rank) + 1};
+    auto shared = std::normal_distribution{};  // each keeps a value for its next call
     auto normal = std::normal_distribution{};
     auto result = wide_vector{};
     auto cell   = double{};
     for (auto i = segments[segment].begin; i < segments[segment].end; ++i) {
       auto const view = buffer_view{reinterpret_cast<std::byte*>(&cell), 1, type};
-      store(view, 0, 0.5 * normal(common) + normal(own));
+      store(view, 0, 0.5 * shared(common) + normal(own));
       result.push_back(static_cast<long double>(load(view, 0)));
     }
     return result;

@@ -1,30 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/error.hpp>  // for expects
+#include <gradlane/element_range.hpp>  // for element_range
+#include <gradlane/error.hpp>          // for expects
 
-#include <algorithm>  // for clamp, max, min
+#include <algorithm>  // for clamp, min
 #include <bit>        // for bit_floor
 #include <cstddef>    // for size_t
 #include <utility>    // for swap
 #include <vector>     // for vector
 
 namespace gradlane {
-
-/// Elements [begin, end) of a buffer.
-struct element_range {
-  std::size_t begin{};
-  std::size_t end{};
-
-  [[nodiscard]] constexpr std::size_t count() const noexcept { return end - begin; }
-  friend bool operator==(element_range const&, element_range const&) = default;
-};
-
-/// The part of `a` that lies in `b`; empty, but inside b, where they do not meet.
-[[nodiscard]] constexpr element_range intersection(element_range a, element_range b) noexcept {
-  auto const begin = std::clamp(a.begin, b.begin, b.end);
-  return {.begin = begin, .end = std::max(begin, std::min(a.end, b.end))};
-}
 
 /// One rank's part in one level of the tree: two groups of ranks hold the vectors a and b, each
 /// rank a slice of its own group's; it is joined with the partner, who holds the same slice of the

@@ -211,5 +211,27 @@ struct scatter_averages {
   }
 };
 
+/// Lays what was read back of the ranks' parts of all buckets out for one sum over ranks.
+struct gather_squares {
+  bucket_record const* records;
+  double* squares;  // (buckets)
+  std::size_t buckets;
+
+  GRADLANE_HOST_DEVICE void operator()() const {
+    for (auto b = std::size_t{0}; b < buckets; ++b) { squares[b] = records[b].reduced_squares; }
+  }
+};
+
+/// The reverse of gather_squares after the sum.
+struct scatter_squares {
+  bucket_record* records;
+  double const* squares;  // (buckets)
+  std::size_t buckets;
+
+  GRADLANE_HOST_DEVICE void operator()() const {
+    for (auto b = std::size_t{0}; b < buckets; ++b) { records[b].reduced_squares = squares[b]; }
+  }
+};
+
 }  // namespace detail
 }  // namespace gradlane

@@ -168,6 +168,24 @@ struct adasum {
   }
 };
 
+/// The sum or average that `Average` says, of which rank r of W keeps part r of each bucket: half
+/// of an all-reduce. The other half, parameter_shards, brings the updated parameters to all ranks.
+///
+/// Buckets must fall into W equal parts (bucket_options::pad_to); what lies outside of a rank's
+/// part is undefined after the step. Where a policy looks at results (clip::after, non_finite::skip
+/// and fail), their squares are summed over the parts by one small all-reduce a step, so that every
+/// rank uses the same bits.
+template <class Average = average::ranks>
+struct sharded {
+  Average average{};
+  [[nodiscard]] std::string describe() const {
+    return average.describe() + "; sharded: rank r keeps part r of W of each bucket";
+  }
+};
+
+template <class Average>
+sharded(Average) -> sharded<Average>;
+
 }  // namespace reduce
 
 /// What to do about Inf and NaN in a gradient. They reach every rank through the reduction itself:

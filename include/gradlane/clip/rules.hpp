@@ -42,6 +42,7 @@ struct pipeline_rules {
   bool scales{false};          ///< buckets are multiplied by a coefficient before the reduction
   bool in_reduction{false};    ///< ... by the communicator
   reduction operation{reduction::sum};
+  bool sharded{false};  ///< each rank has a part of the results only
   bool detects{false};  ///< Inf and NaN skip the step
   loss_scaling loss{};
   loss_scaling loss_before{};  ///< as coefficients before the reduction see it
@@ -77,6 +78,13 @@ inline void apply_reduction(pipeline_rules& rules, average::weighted policy, dou
   rules.weighted       = true;
   rules.scales         = true;
   rules.weight_divisor = policy.by_ranks ? ranks : 0.0;
+}
+
+template <class Average>
+void apply_reduction(pipeline_rules& rules, reduce::sharded<Average> policy, double ranks) {
+  apply_reduction(rules, policy.average, ranks);
+  rules.in_reduction = false;
+  rules.sharded      = true;
 }
 
 inline void apply_reduction(pipeline_rules& rules, reduce::adasum /*policy*/, double /*ranks*/) {

@@ -8,6 +8,7 @@
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, timeout
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
+#include <gradlane/element_range.hpp>          // for element_range
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 
 #include <cmath>     // for isnan
@@ -39,6 +40,10 @@ class adasum_reducer final : public bucket_reducer<Device> {
     }
     reduction_.reset();
     reduction_.emplace(buckets_.device(), comm_, std::move(list), deadline);
+  }
+
+  [[nodiscard]] element_range own_part(std::size_t bucket) const override {
+    return {.begin = 0, .end = buckets_.plan().buckets()[bucket].count};
   }
 
   void reduce(stream& s, std::size_t bucket, float const* /*none*/) override {

@@ -4,6 +4,7 @@
 #include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
+#include <gradlane/element_range.hpp>     // for element_range
 #include <gradlane/error.hpp>             // for contract_error
 #include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
 #include <gradlane/types.hpp>             // for name_of, reduction
@@ -13,6 +14,19 @@
 #include <string>   // for string
 
 namespace gradlane::detail {
+
+/// @throws contract_error for a wire's dtype that the communicator cannot reduce.
+template <class Comm, device Device>
+void check_reductions(gradient_buckets<Device>& buckets, reduction operation) {
+  for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
+    auto const type = buckets.bucket(b).wire.type();
+    if (!Comm::supports(operation, type)) {
+      throw contract_error{"clip_allreduce: the communicator has no " +
+                           std::string{name_of(operation)} + " of " + std::string{name_of(type)} +
+                           "; set storage_options::reduce"};
+    }
+  }
+}
 
 /// How a pipeline joins its buckets over the ranks: what a reduction policy comes to.
 template <device Device>
@@ -28,6 +42,9 @@ class bucket_reducer {
   /// Makes ready for the buckets as they are laid out now. Collective; blocks; nothing may be in
   /// flight.
   virtual void sync_reset(timeout deadline) = 0;
+
+  /// The elements of a bucket that this rank has the results of; others are undefined.
+  [[nodiscard]] virtual element_range own_part(std::size_t bucket) const = 0;
 
   /// Enqueues the reduction of a bucket's wire, in place.
   /// @param coefficient  of this rank, in device memory, or null: 1. Not null only where the rules
@@ -48,17 +65,14 @@ class all_reducer final : public bucket_reducer<Device> {
   /// @throws contract_error for a dtype that the communicator cannot reduce.
   all_reducer(gradient_buckets<Device>& buckets, Comm& comm, reduction operation)
       : buckets_{buckets}, comm_{comm}, operation_{operation} {
-    for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
-      auto const type = buckets.bucket(b).wire.type();
-      if (!Comm::supports(operation, type)) {
-        throw contract_error{"clip_allreduce: the communicator has no " +
-                             std::string{name_of(operation)} + " of " + std::string{name_of(type)} +
-                             "; set storage_options::reduce"};
-      }
-    }
+    check_reductions<Comm>(buckets, operation);
   }
 
   void sync_reset(timeout /*deadline*/) override {}
+
+  [[nodiscard]] element_range own_part(std::size_t bucket) const override {
+    return {.begin = 0, .end = buckets_.plan().buckets()[bucket].count};
+  }
 
   void reduce(typename Device::stream& s, std::size_t bucket, float const* coefficient) override {
     auto const wire = buckets_.bucket(bucket).wire;

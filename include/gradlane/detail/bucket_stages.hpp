@@ -11,6 +11,7 @@
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/element_range.hpp>          // for element_range, intersection
 #include <gradlane/error.hpp>                  // for expects
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for dtype, reduction, stream_priority
@@ -68,7 +69,7 @@ class bucket_stages {
     make_marks();
     prepared_.clear();
     reduced_.clear();
-    probes_.clear();
+    results_.clear();
     bounded_.clear();
     auto records = std::vector<bucket_record>(count());
     for (auto b = std::size_t{0}; b < count(); ++b) {
@@ -76,8 +77,7 @@ class bucket_stages {
       reduced_.push_back(device_.make_event());
       records[b].threshold = bounds[rules_.scope == clip_scope::local_bucket ? b : 0];
       bounded_.push_back(rules_.measures_locally() && records[b].threshold <= moderate_bound);
-      auto const first = buckets_.bucket(b).wire.subview(0, 1);
-      probes_.push_back(device_.make_tensor_list(std::span{&first, 1}));
+      results_.push_back(make_results(b));
     }
     auto step  = step_record{};
     step.share = rules_.share;
@@ -177,6 +177,7 @@ class bucket_stages {
 
   /// Ends a step: `compute` waits for its results.
   void end_step(stream& compute) {
+    if (rules_.sharded && rules_.reads_back() && count() > 0) { add_up_parts(); }
     device_.invoke(settle_,
                    close_step{.records  = record(0),
                               .buckets  = count(),
@@ -232,6 +233,15 @@ class bucket_stages {
   [[nodiscard]] stream& communicate() noexcept { return communicate_; }
 
  private:
+  /// What this rank has of a bucket's results: all of it, or its part.
+  struct bucket_results {
+    buffer_view wire;
+    buffer_view gradient;                    ///< the same elements where gradients are bound
+    typename Device::tensor_list tensors;    ///< each parameter's in `wire`
+    typename Device::tensor_list gradients;  ///< each parameter's where the trainer wrote it
+    typename Device::tensor_list probe;      ///< the first element of a parameter, if there is one
+  };
+
   /// Far from where fp32 and bf16 overflow, whatever the ranks and the loss scale.
   static constexpr auto moderate_bound = 1e24;
 
@@ -245,6 +255,30 @@ class bucket_stages {
   }
   [[nodiscard]] static buffer_view scalars(double* pair) noexcept {
     return {reinterpret_cast<std::byte*>(pair), 2, dtype::fp64};
+  }
+
+  [[nodiscard]] bucket_results make_results(std::size_t bucket) {
+    auto& storage   = buckets_.bucket(bucket);
+    auto const own  = reducer_->own_part(bucket);
+    auto const wire = storage.wire.subview(own.begin, own.count());
+    auto tensors    = std::vector<buffer_view>{};
+    auto gradients  = std::vector<buffer_view>{};
+    auto probe      = std::vector<buffer_view>{};
+    for (auto t = std::size_t{0}; t < storage.tensors.size(); ++t) {
+      auto const& slot = *plan().slot(plan().buckets()[bucket].parameters[t]);
+      auto const all   = element_range{.begin = slot.offset, .end = slot.offset + slot.count};
+      auto const part  = intersection(all, own);
+      auto const first = part.count() > 0 ? part.begin - slot.offset : 0;
+      tensors.push_back(wire.subview(part.begin - own.begin, part.count()));
+      gradients.push_back(storage.tensors[t].subview(first, part.count()));
+      if (probe.empty() && part.count() > 0) { probe.push_back(tensors.back().subview(0, 1)); }
+    }
+    return {.wire      = wire,
+            .gradient  = storage.gradient.empty() ? buffer_view{}
+                                                  : storage.gradient.subview(own.begin, own.count()),
+            .tensors   = device_.make_tensor_list(tensors),
+            .gradients = device_.make_tensor_list(gradients),
+            .probe     = device_.make_tensor_list(probe)};
   }
 
   void make_marks() {
@@ -324,19 +358,19 @@ class bucket_stages {
 
   /// What follows the reduction of a bucket.
   void settle(std::size_t bucket) {
-    auto& storage = buckets_.bucket(bucket);
     device_.wait(settle_, reduced_[bucket]);
-    if (rules_.post != 1.0F) { device_.scale(settle_, storage.wire, &step()->post); }
-    if (rules_.reads_back()) { read_back(bucket, storage); }
+    if (rules_.post != 1.0F) { device_.scale(settle_, results_[bucket].wire, &step()->post); }
+    if (rules_.reads_back()) { read_back(bucket); }
     if (!rules_.applies_late) { write_back(bucket, nullptr); }
   }
 
   /// The norm of the reduced bucket, or as much of it as tells whether it is finite: a local norm
   /// that is not finite has made all of the bucket NaN, so that its first element tells, and what
   /// is clipped to a moderate bound overflows neither the wire nor the sum, but in fp16.
-  void read_back(std::size_t bucket, bucket_storage<Device>& storage) {
-    auto const probe = bounded_[bucket] && storage.wire.type() != dtype::fp16;
-    auto& list       = probe ? probes_[bucket] : storage.reduced;
+  void read_back(std::size_t bucket) {
+    auto& own        = results_[bucket];
+    auto const probe = bounded_[bucket] && own.wire.type() != dtype::fp16;
+    auto& list       = probe ? own.probe : own.tensors;
     auto* const sum  = &record(bucket)->reduced_squares;
     device_.sum_of_squares(settle_, list, sum);
     if (!rules_.measures_locally() && rules_.detects) {
@@ -345,23 +379,38 @@ class bucket_stages {
   }
 
   void write_back(std::size_t bucket, float const* coefficient) {
-    auto& storage     = buckets_.bucket(bucket);
-    auto const writes = buckets_.options().write_back && !storage.in_place();
+    auto& own         = results_[bucket];
+    auto const writes = buckets_.options().write_back && !buckets_.bucket(bucket).in_place();
     auto const casts  = writes && buckets_.bound();
-    if (casts) { device_.cast(settle_, storage.wire, storage.gradient, coefficient); }
-    if (coefficient != nullptr) { device_.scale(settle_, storage.wire, coefficient); }
-    if (writes && !casts) { device_.pack(settle_, storage.reduced, storage.gradients, nullptr); }
+    if (casts) { device_.cast(settle_, own.wire, own.gradient, coefficient); }
+    if (coefficient != nullptr) { device_.scale(settle_, own.wire, coefficient); }
+    if (writes && !casts) { device_.pack(settle_, own.tensors, own.gradients, nullptr); }
+  }
+
+  /// The squares that each rank has read back of its parts, summed over the ranks.
+  void add_up_parts() {
+    auto const memory = buffer_view{averages_.data(), count(), dtype::fp64};
+    device_.invoke(settle_,
+                   gather_squares{.records = record(0), .squares = averages(), .buckets = count()});
+    all_reduce_after_settling(memory);
+    device_.invoke(
+        settle_, scatter_squares{.records = record(0), .squares = averages(), .buckets = count()});
+  }
+
+  /// Sums scalars over the ranks between work on `settle_`.
+  void all_reduce_after_settling(buffer_view memory) {
+    device_.record(shared_, settle_);
+    device_.wait(communicate_, shared_);
+    comm_.all_reduce(communicate_, memory, memory, reduction::sum);
+    device_.record(shared_, communicate_);
+    device_.wait(settle_, shared_);
   }
 
   void agree_on_averages() {
     auto const memory = buffer_view{averages_.data(), 2 * count(), dtype::fp64};
     device_.invoke(
         settle_, gather_averages{.records = record(0), .averages = averages(), .buckets = count()});
-    device_.record(shared_, settle_);
-    device_.wait(communicate_, shared_);
-    comm_.all_reduce(communicate_, memory, memory, reduction::sum);
-    device_.record(shared_, communicate_);
-    device_.wait(settle_, shared_);
+    all_reduce_after_settling(memory);
     device_.invoke(
         settle_,
         scatter_averages{.records = record(0), .averages = averages(), .buckets = count()});
@@ -385,7 +434,7 @@ class bucket_stages {
   typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)
   typename Device::buffer step_{device_.allocate(0)};      // step_record
   typename Device::buffer averages_{device_.allocate(0)};  // double (2, B)
-  std::vector<typename Device::tensor_list> probes_;       // by bucket: the first element
+  std::vector<bucket_results> results_;                    // by bucket
   std::vector<bool> bounded_;                              // by bucket: clipped to a moderate bound
   std::vector<std::vector<std::size_t>> members_;          // by bucket: parameters that mark it
   std::vector<std::size_t> first_mark_;                    // by parameter, into marked_

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>  // for bucket_plan
-#include <gradlane/clip/policy.hpp>   // for clip_scope
-#include <gradlane/clip/report.hpp>   // for bucket_record, step_record, step_report
-#include <gradlane/clip/rules.hpp>    // for pipeline_rules
-#include <gradlane/concepts.hpp>      // for non_finite_location
-#include <gradlane/error.hpp>         // for non_finite_error
+#include <gradlane/buckets/plan.hpp>   // for bucket_plan
+#include <gradlane/clip/policy.hpp>    // for clip_scope
+#include <gradlane/clip/report.hpp>    // for bucket_record, step_record, step_report
+#include <gradlane/clip/rules.hpp>     // for pipeline_rules
+#include <gradlane/concepts.hpp>       // for non_finite_location
+#include <gradlane/element_range.hpp>  // for element_range
+#include <gradlane/error.hpp>          // for non_finite_error
 
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint64_t
@@ -20,12 +21,15 @@ namespace gradlane::detail {
   return whole > 0 ? static_cast<double>(part) / whole : 0.0;
 }
 
-inline void fill_bucket(bucket_report& to,
-                        bucket_plan const& plan,
-                        std::size_t bucket,
-                        bucket_record const& from,
-                        bool has_bound,
-                        std::uint64_t steps) {
+/// @param first_of  the first element that was looked at, of a parameter.
+template <class FirstOf>
+void fill_bucket(bucket_report& to,
+                 bucket_plan const& plan,
+                 std::size_t bucket,
+                 bucket_record const& from,
+                 bool has_bound,
+                 std::uint64_t steps,
+                 FirstOf first_of) {
   to.norm             = from.norm;
   to.threshold        = has_bound ? from.threshold : std::numeric_limits<double>::infinity();
   to.coefficient      = from.coefficient;
@@ -38,15 +42,17 @@ inline void fill_bucket(bucket_report& to,
   auto const owner =
       plan.buckets()[bucket].parameters.at(static_cast<std::size_t>(from.where.tensor));
   to.parameter = plan.parameters()[owner].name;
-  to.offset    = static_cast<std::size_t>(from.where.offset);
+  to.offset    = first_of(owner) + static_cast<std::size_t>(from.where.offset);
 }
 
 /// Turns the numbers of a step into what people read. `to.buckets` has one element per bucket.
+/// @param own_parts  by bucket: the elements whose results were looked at.
 inline void fill_report(step_report& to,
                         bucket_plan const& plan,
                         pipeline_rules const& rules,
                         std::span<bucket_record const> records,
-                        step_record const& step) {
+                        step_record const& step,
+                        std::span<element_range const> own_parts) {
   auto const by_bucket = rules.scope == clip_scope::local_bucket;
   auto const units     = by_bucket ? static_cast<double>(records.size()) : 1.0;
   to.step              = step.steps + step.skipped_steps - 1;
@@ -57,7 +63,12 @@ inline void fill_report(step_report& to,
   to.clipped           = step.clipped != 0;
   to.clipped_fraction  = fraction(step.clipped_units, static_cast<double>(step.steps) * units);
   for (auto b = std::size_t{0}; b < records.size(); ++b) {
-    fill_bucket(to.buckets[b], plan, b, records[b], by_bucket, step.steps);
+    auto const first_of = [&](std::size_t owner) {  // own gradients were looked at as a whole
+      auto const offset = plan.slot(owner)->offset;
+      auto const begin  = rules.measures_locally() ? 0 : own_parts[b].begin;
+      return begin > offset ? begin - offset : 0;
+    };
+    fill_bucket(to.buckets[b], plan, b, records[b], by_bucket, step.steps, first_of);
     to.clipped = to.clipped || to.buckets[b].clipped;
   }
 }

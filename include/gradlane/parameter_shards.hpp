@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
+#include <gradlane/buffer_view.hpp>            // for buffer_view
+#include <gradlane/concepts.hpp>               // for communicator_for, device
+#include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/error.hpp>                  // for contract_error, expects
+#include <gradlane/types.hpp>                  // for floating_element, size_of, stream_priority
+
+#include <cstddef>  // for size_t
+#include <span>     // for span
+#include <string>   // for to_string
+#include <utility>  // for move
+#include <vector>   // for vector
+
+namespace gradlane {
+
+/// The parameters of a model in the layout of their gradients' plan, each rank updating its part of
+/// every bucket: what goes with reduce::sharded.
+///
+/// After the optimizer has updated shard(b) of all buckets, gather() brings all parts to all ranks,
+/// bucket by bucket in the order of the next forward, which waits for each one's own event alone:
+///
+///     compute      optimizer ──●gather ──wait(p)── layer of p ──wait(q)── layer of q ──▶
+///     gather              wait ▶ all-gather, last bucket of the plan ▶ ... ▶ first bucket
+///
+/// Optimizer state of a rank: as many elements as its shards. Device and communicator must outlive
+/// this object, which waits in its destructor for the work that it has enqueued. All ranks make the
+/// same calls in the same order as other collectives of the communicator. Not thread-safe.
+template <device Device, communicator_for<Device> Comm>
+class parameter_shards {
+ public:
+  using stream = typename Device::stream;
+
+  /// @param plan  of the gradients; parameters have their dtypes. Memory is uninitialised.
+  /// @throws contract_error where a bucket does not fall into equal parts.
+  parameter_shards(Device& device, Comm& comm, bucket_plan plan)
+      : device_{device}, comm_{comm}, plan_{std::move(plan)} {
+    auto const ranks = static_cast<std::size_t>(comm.size());
+    for (auto const& layout : plan_.buckets()) {
+      if (layout.count % ranks != 0) {
+        throw contract_error{"parameter_shards: bucket " + std::to_string(memory_.size()) +
+                             " has " + std::to_string(layout.count) +
+                             " elements, which are no equal parts for " + std::to_string(ranks) +
+                             " ranks; set bucket_options::pad_to to a multiple of the ranks"};
+      }
+      memory_.push_back(device.allocate(layout.count * size_of(layout.type)));
+      gathered_.push_back(device.make_event());
+    }
+  }
+  parameter_shards(parameter_shards const&)            = delete;
+  parameter_shards& operator=(parameter_shards const&) = delete;
+
+  ~parameter_shards() {
+    try {
+      device_.sync(gather_);
+    } catch (...) {
+      if constexpr (Comm::capabilities.writes_after_failure) {
+        for (auto& memory : memory_) { detail::leave_for_ever(memory); }
+      }
+    }
+  }
+
+  [[nodiscard]] bucket_plan const& plan() const noexcept { return plan_; }
+
+  /// Where a parameter lies; empty for frozen and empty ones, shared by tied ones.
+  /// @throws contract_error for an unknown parameter.
+  [[nodiscard]] buffer_view parameter(std::size_t index) const {
+    auto const& slot = plan_.slot(index);
+    if (!slot) { return {nullptr, 0, plan_.parameters()[index].type}; }
+    return whole(slot->bucket).subview(slot->offset, slot->count);
+  }
+
+  /// The same as a typed span. @throws contract_error also where T is not its dtype.
+  template <floating_element T>
+  [[nodiscard]] std::span<T> parameter(std::size_t index) const {
+    return parameter(index).template as<T>();
+  }
+
+  /// This rank's part of a bucket, as an optimizer that works by elements updates it; beside it lie
+  /// the same elements of gradients in reduction_pipeline::result(bucket).
+  /// @throws contract_error for an unknown bucket.
+  [[nodiscard]] buffer_view shard(std::size_t bucket) const {
+    expects(bucket < memory_.size(), "parameter_shards: no such bucket");
+    auto const all  = whole(bucket);
+    auto const part = all.count() / static_cast<std::size_t>(comm_.size());
+    return all.subview(static_cast<std::size_t>(comm_.rank()) * part, part);
+  }
+
+  /// Enqueues the gathering of all parameters behind the work on `updated`.
+  void gather(stream& updated) {
+    device_.record(updated_, updated);
+    device_.wait(gather_, updated_);
+    for (auto b = memory_.size(); b-- > 0;) {
+      comm_.all_gather(gather_, shard(b), whole(b));
+      device_.record(gathered_[b], gather_);
+    }
+  }
+
+  /// Makes `s` wait for a parameter as the last gather() brings it; at once for one without a slot.
+  /// @throws contract_error for an unknown parameter.
+  void wait(std::size_t parameter, stream& s) {
+    if (auto const& slot = plan_.slot(parameter)) { device_.wait(s, gathered_[slot->bucket]); }
+  }
+
+ private:
+  [[nodiscard]] buffer_view whole(std::size_t bucket) const {
+    auto const& layout = plan_.buckets()[bucket];
+    return {memory_[bucket].data(), layout.count, layout.type};
+  }
+
+  Device& device_;
+  Comm& comm_;
+  bucket_plan plan_;
+  std::vector<typename Device::buffer> memory_;   // by bucket
+  std::vector<typename Device::event> gathered_;  // by bucket
+  typename Device::event updated_{device_.make_event()};
+  stream gather_{device_.make_stream(stream_priority::high)};  // last: it drains first
+};
+
+}  // namespace gradlane
