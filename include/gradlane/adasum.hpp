@@ -180,8 +180,7 @@ class adasum_all_reduce {
   };
 
   [[nodiscard]] bool is_communicated(std::size_t buffer) const {
-    return comm_.size() > 1 && !buffers_[buffer].memory.empty() &&
-           !buffers_[buffer].segments.empty();
+    return comm_.size() > 1 && !buffers_[buffer].segments.empty();
   }
 
   void check(std::size_t b) const {

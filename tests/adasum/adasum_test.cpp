@@ -196,7 +196,7 @@ TEST_CASE("adasum_all_reduce takes buffers without elements or segments, and of 
       auto reduction     = adasum_all_reduce{device,
                                          comm,
                                              {{std::span{small_memory}, small.segments},
-                                              {{nullptr, 0, dtype::fp16}, {}},
+                                              {{nullptr, 0, dtype::fp16}, {{0, 0}}},
                                               {std::span{large_memory}, large.segments},
                                               {std::span{gap}, {}},
                                               {std::span{hollow}, {{3, 3}, {7, 7}}}}};
@@ -221,6 +221,7 @@ TEST_CASE("adasum_all_reduce takes buffers without elements or segments, and of 
           check(large.error(std::span{large_memory}, ranks, t) <= bound);
         }
         check(gap == std::vector<float>(9, 5.0F));
+        check(std::isnan(reduction.orthogonality(1, 0)) == (ranks > 1));
         check(std::isnan(reduction.orthogonality(4, 0)) == (ranks > 1));
       }
     });

@@ -34,7 +34,9 @@ inline constexpr double least_normal_double = std::numeric_limits<double>::min()
 }  // namespace detail
 
 /// 1 − a·b / (2‖a‖²) and 1 − a·b / (2‖b‖²); 1 where a norm is 0, so that the other vector is the
-/// result. One of them is NaN, and so all of the result, where a vector holds Inf or NaN.
+/// result. Norms below 1.5e-154, of which fp64 cannot hold the square, are taken for 0: only fp64
+/// vectors have such. One of them is NaN, and so all of the result, where a vector holds Inf or
+/// NaN.
 ///
 /// Orthogonal vectors are added, parallel ones averaged; a and −a give 0. Not continuous where a
 /// vector vanishes: (0, b) gives b, (εb, b) about b / 2.
