@@ -55,6 +55,9 @@ struct presort_options {
 /// Over a transport where collectives of two communicators may block each other unless all ranks
 /// launch them in the same order (NCCL), call sync_advance at a fixed place instead.
 ///
+/// What a step is given depends on which samples the window holds, not on their order, so a window
+/// should be a small part of an epoch: else the same samples meet in every epoch.
+///
 /// Ranks whose windows do not fit together all get the same error from sync_take, and no sample has
 /// moved; the next window may follow. After an error of the communicator the presort stays failed.
 ///
