@@ -20,6 +20,17 @@ if(dnnl_FOUND AND OpenMP_CXX_FOUND)
   endif()
 endif()
 
+if(gradlane_nvcc)
+  set(kernels norms.cu pointwise.cu cross_entropy.cu optimizer.cu)
+  list(TRANSFORM kernels PREPEND ${PROJECT_SOURCE_DIR}/examples/bert/cuda/)
+  add_test(
+    NAME bert_cuda_spills_test
+    COMMAND
+      ${CMAKE_CURRENT_LIST_DIR}/cuda_spills_test.sh ${CMAKE_CUDA_COMPILER}
+      ${PROJECT_SOURCE_DIR}/include ${kernels}
+  )
+  set_tests_properties(bert_cuda_spills_test PROPERTIES LABELS "bert;gpu" TIMEOUT 600)
+endif()
 if(gradlane_nvcc AND GRADLANE_PTXSIM)
   add_executable(bert_cuda_traffic cuda_traffic.cpp)
   gradlane_warnings(bert_cuda_traffic)
