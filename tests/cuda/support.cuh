@@ -40,6 +40,28 @@ class cuda_gate {
   int volatile* flag_ = new (memory_.data()) int{0};
 };
 
+/// What `work` puts on a stream, as a graph.
+class captured {
+ public:
+  template <class Work>
+  captured(cuda::stream& on, Work work) {
+    cuda::check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeGlobal));
+    work();
+    auto* graph = cudaGraph_t{};
+    cuda::check(cudaStreamEndCapture(on.get(), &graph));
+    cuda::check(cudaGraphInstantiate(&executable_, graph, 0));
+    cuda::check(cudaGraphDestroy(graph));
+  }
+  captured(captured const&)            = delete;
+  captured& operator=(captured const&) = delete;
+  ~captured() { static_cast<void>(cudaGraphExecDestroy(executable_)); }
+
+  void launch(cuda::stream& on) const { cuda::check(cudaGraphLaunch(executable_, on.get())); }
+
+ private:
+  cudaGraphExec_t executable_{};
+};
+
 struct on_cuda {
   using device = cuda::device;
   using gate   = cuda_gate;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>     // for bucket_options, parameter
-#include <gradlane/buffer_view.hpp>      // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>         // for device
-#include <gradlane/detail/exchange.hpp>  // for upload_all
+#include <gradlane/buckets/plan.hpp>        // for bucket_options, parameter
+#include <gradlane/buffer_view.hpp>         // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>            // for device
+#include <gradlane/detail/exchange.hpp>     // for upload_all
+#include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
 #include <gradlane/gradient_buckets.hpp>
 #include <gradlane/reduction_pipeline.hpp>
 #include <gradlane/types.hpp>  // for dtype, stream_priority
@@ -36,10 +37,10 @@ namespace gradlane::test {
 inline constexpr auto one_each = gradlane::bucket_options{.cap_bytes = 1, .first_cap_bytes = 1};
 
 /// A small integer in [-8, 8]: sums over ranks are exact in every dtype of the library.
-[[nodiscard]] inline double value(int rank,
-                                  std::size_t step,
-                                  std::size_t parameter,
-                                  std::size_t i) {
+[[nodiscard]] GRADLANE_HOST_DEVICE inline double value(int rank,
+                                                       std::size_t step,
+                                                       std::size_t parameter,
+                                                       std::size_t i) {
   auto h = static_cast<std::uint64_t>(rank) * 0x9E3779B97F4A7C15U + step * 0xBF58476D1CE4E5B9U +
            parameter * 0x94D049BB133111EBU + i * 0xD6E8FEB86659FD93U;
   h ^= h >> 32U;

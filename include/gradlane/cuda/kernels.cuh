@@ -287,9 +287,9 @@ GRADLANE_KERNEL void first_non_finite(tile_source in,
   place->arrived = 0;
 }
 
-/// Calls f() once.
+/// Calls f() once. Static, as the type of f may be, which may not be hidden then.
 template <class F>
-GRADLANE_KERNEL void invoke(F f) {
+static __global__ void invoke(F f) {
   f();
 }
 

@@ -99,6 +99,7 @@ class bucket_stages {
     device_.wait(prepare_, done_);
     device_.wait(prepare_, began_);
     device_.wait(communicate_, done_);
+    device_.wait(communicate_, began_);  // all three take part where `compute` is captured
     device_.wait(settle_, began_);  // who read the last step's numbers, where there are no buckets
   }
 
