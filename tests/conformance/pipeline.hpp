@@ -295,8 +295,9 @@ TEST_CASE_TEMPLATE_DEFINE("pipeline: Inf and NaN skip the step on all ranks, and
         CAPTURE(clip.describe());
         auto buckets =
             gradient_buckets{device, bucket_plan{test::parameters({4, 40, 7}), test::one_each}};
-        auto pipeline   = clip_allreduce{buckets, comm, clip, average::ranks{}, non_finite::skip{}};
-        auto compute    = device.make_stream(stream_priority::normal);
+        auto pipeline = clip_allreduce{buckets, comm, clip, average::ranks{}, non_finite::skip{}};
+        auto compute  = device.make_stream(stream_priority::normal);
+        test::poison_all(buckets);
         auto const step = [&](bool spoiled) {
           test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
             test::enqueue_write(device, compute, view, comm.rank(), 0, p);
@@ -410,6 +411,7 @@ TEST_CASE_TEMPLATE_DEFINE("pipeline: weights of ranks are shared in the step",
       auto buckets  = gradient_buckets{device, bucket_plan{test::parameters(sizes)}};
       auto pipeline = clip_allreduce{buckets, comm, clip::none{}, average::weighted{}};
       auto compute  = device.make_stream(stream_priority::normal);
+      test::poison_all(buckets);
       for (auto step = std::size_t{0}; step < 3; ++step) {
         auto weights = std::vector<double>{};
         for (auto r = 0; r < comm.size(); ++r) {
