@@ -34,9 +34,10 @@ simulation of Figure 6 in "Breaking MLPerf Training: A Case Study on Optimizing 
 
 Every repetition draws one step's sequences for all GPUs, lets each method deal them, and notes the
 largest and the smallest number of tokens on any GPU. "strata" are the paper's four, by quotas of
-largest remainder; "spread strata" come in the order of gradlane's sampler. "local" methods deal
-within a node, "global" ones over all GPUs. Packs hold 512 tokens, half as many of them as there
-are sequences a GPU otherwise.)";
+largest remainder; "spread strata" come in the order of gradlane's sampler, which takes any number
+of them: the same four, or sixteen of equal probability. "local" methods deal within a node, as LPT
+does, "global" ones over all GPUs. Packs hold 512 tokens, half as many of them as there are
+sequences a GPU otherwise.)";
 
 struct command_line {
   settings options{};

@@ -43,13 +43,14 @@ struct settings {
 
 /// Where the sequences of a step come from.
 enum class source : std::uint8_t {
-  any,         ///< at random
-  strata,      ///< each GPU's by fixed quotas of the paper's four strata
-  spread,      ///< the same strata, as sample_order::stratified spreads them over an epoch
-  packs_of_3,  ///< packs of 512 tokens, batch/2 a GPU
+  any,            ///< at random
+  strata,         ///< each GPU's by fixed quotas of the paper's four strata
+  spread,         ///< the same strata, as sample_order::stratified spreads them over an epoch
+  spread_finely,  ///< sixteen strata of equal probability, spread likewise
+  packs_of_3,     ///< packs of 512 tokens, batch/2 a GPU
   packs_of_12,
 };
-constexpr auto sample_sources = std::size_t{3};  // the first ones, which give single sequences
+constexpr auto sample_sources = std::size_t{4};  // the first ones, which give single sequences
 
 enum class reach : std::uint8_t { gpu, node, all };
 
@@ -94,6 +95,12 @@ struct finding {
       {"spread strata + LPT, window " + steps,
        false,
        source::spread,
+       reach::node,
+       dealing::lpt,
+       window},
+      {"16 spread strata + LPT, window " + steps,
+       true,
+       source::spread_finely,
        reach::node,
        dealing::lpt,
        window},
@@ -191,6 +198,7 @@ class population {
   population(balance::length_histogram const& lengths, std::size_t batch)
       : any_{draws_between(lengths, 0, longest(lengths))},
         strata_{lengths, paper_strata(lengths)},
+        fine_{lengths, balance::strata::of_equal_probability(lengths, 16)},
         quotas_{balance::largest_remainder(strata_.weights, batch)},
         packs_{pack_draws(lengths, 3), pack_draws(lengths, 12)},
         packs_a_gpu_{std::max<std::size_t>(1, batch / 2)} {}
@@ -216,6 +224,9 @@ class population {
         break;
       case source::spread:
         strata_.fill(random, place, out);
+        break;
+      case source::spread_finely:
+        fine_.fill(random, place, out);
         break;
       case source::packs_of_3:
       case source::packs_of_12:
@@ -299,6 +310,7 @@ class population {
 
   draws<std::uint32_t> any_;
   stratified strata_;
+  stratified fine_;
   std::vector<std::size_t> quotas_;
   std::array<draws<load>, 2> packs_;
   std::size_t packs_a_gpu_;

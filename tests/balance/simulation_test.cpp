@@ -29,7 +29,7 @@ namespace {
 [[nodiscard]] settings small() {
   auto s        = settings{};
   s.most_gpus   = 64;
-  s.repetitions = 400;
+  s.repetitions = 64;
   return s;
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("simulator finds sequences of one length balanced by any method") {
 
 TEST_CASE("simulator finds the same with any number of threads") {
   auto options        = small();
-  options.repetitions = 40;
+  options.repetitions = 24;
   auto const alone    = found_by(options);
   options.threads     = 3;
   auto const together = found_by(options);
@@ -170,7 +170,7 @@ TEST_CASE("simulator agrees with steps that are simulated in the plainest way") 
   auto draw       = std::discrete_distribution<std::size_t>{weights.begin(), weights.end()};
   auto sum        = 0.0;
   auto squares    = 0.0;
-  auto const runs = 400;
+  auto const runs = 64;
   for (auto run = 0; run < runs; ++run) {
     auto most = 0.0;
     auto all  = 0.0;
@@ -187,11 +187,11 @@ TEST_CASE("simulator agrees with steps that are simulated in the plainest way") 
   auto const mean  = sum / runs;
   auto const error = std::sqrt((squares / runs - mean * mean) / runs);
   REQUIRE(found.back().gpus == 64);
-  CHECK(found.back().repetitions == 400);
+  CHECK(found.back().repetitions == 64);
   auto const both = std::hypot(error, found.back().standard_error);
   CHECK(std::abs(found.back().max_over_mean - mean) < 4 * both);
-  CHECK(found.back().standard_error == doctest::Approx(error).epsilon(0.2));
-  CHECK(found.back().mean == doctest::Approx(16 * lengths.mean_length()).epsilon(0.01));
+  CHECK(found.back().standard_error == doctest::Approx(error).epsilon(0.5));
+  CHECK(found.back().mean == doctest::Approx(16 * lengths.mean_length()).epsilon(0.02));
 }
 
 TEST_CASE("simulator ranks the methods as the paper does, windows beyond its best") {
@@ -206,6 +206,7 @@ TEST_CASE("simulator ranks the methods as the paper does, windows beyond its bes
   CHECK(at_64("strata + LPT") < at_64("strata + local snake"));
   CHECK(at_64("strata + LPT, window 8") < at_64("strata + LPT"));
   CHECK(at_64("strata + LPT, window 8") < 1.013);
+  CHECK(at_64("16 spread strata + LPT, window 8") < at_64("strata + LPT, window 8"));
   CHECK(at_64("global snake") < at_64("global raster"));
   CHECK(at_64("packing, up to 12") < 1.01);
 }
@@ -213,11 +214,11 @@ TEST_CASE("simulator ranks the methods as the paper does, windows beyond its bes
 TEST_CASE("simulator finds what it found before with the same seed") {
   auto const found = found_by(small());
   auto const at_64 = [&](std::string const& name) { return found.at(name).back().max_over_mean; };
-  CHECK(at_64("no balancing") == doctest::Approx(1.41969).epsilon(5e-6));
-  CHECK(at_64("global raster") == doctest::Approx(1.06019).epsilon(5e-6));
-  CHECK(at_64("strata + local snake") == doctest::Approx(1.0273).epsilon(5e-6));
-  CHECK(at_64("strata + LPT, window 8") == doctest::Approx(1.00747).epsilon(5e-6));
-  CHECK(at_64("spread strata + LPT, window 8") == doctest::Approx(1.00735).epsilon(5e-6));
+  CHECK(at_64("no balancing") == doctest::Approx(1.42564).epsilon(5e-6));
+  CHECK(at_64("global raster") == doctest::Approx(1.06021).epsilon(5e-6));
+  CHECK(at_64("strata + local snake") == doctest::Approx(1.02684).epsilon(5e-6));
+  CHECK(at_64("strata + LPT, window 8") == doctest::Approx(1.00694).epsilon(5e-6));
+  CHECK(at_64("spread strata + LPT, window 8") == doctest::Approx(1.00758).epsilon(5e-6));
 }
 
 TEST_CASE("simulator refuses settings that make no sense") {

@@ -55,7 +55,7 @@ enum class dealing : std::uint8_t {
 struct deal_rules {
   dealing method{dealing::lpt};
   std::size_t ranks{1};  ///< or ranks × micro-batches: the parts of a step
-  std::size_t steps{1};  ///< that the samples are for: the window
+  std::size_t steps{1};  ///< that the samples are for: the window, shorter at an epoch's end
   cost_model cost{};     ///< for lpt and lpt_free
   /// lpt and lpt_free then exchange at most so many pairs among a step's ranks, and among steps:
   /// that halves what they leave at eight samples a rank and more.

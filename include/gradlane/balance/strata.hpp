@@ -19,7 +19,9 @@ namespace gradlane::balance {
 
 /// Ranges of sequence lengths, from which samples are drawn in proportion.
 ///
-/// Stratum s holds the lengths above longest()[s - 1] up to and with longest()[s].
+/// Stratum s holds the lengths above longest()[s - 1] up to and with longest()[s]. Where samples
+/// are spread over an epoch (sample_order::stratified without quotas), sixteen of equal probability
+/// balance better than few.
 class strata {
  public:
   /// @param longest  length of each stratum, rising.

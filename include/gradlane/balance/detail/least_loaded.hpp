@@ -18,11 +18,8 @@ class least_loaded {
  public:
   explicit least_loaded(std::size_t parts)
       : leaves_{std::bit_ceil(parts)}, costs_(2 * leaves_, closed), ranks_(2 * leaves_) {
-    for (std::size_t p = 0; p < leaves_; ++p) {
-      if (p < parts) { costs_[leaves_ + p] = 0; }
-      ranks_[leaves_ + p] = p;
-    }
-    for (auto node = leaves_ - 1; node > 0; --node) { play(node); }
+    for (std::size_t p = 0; p < leaves_; ++p) { ranks_[leaves_ + p] = p; }
+    for (auto p = parts; p > 0; --p) { set(p - 1, 0, p - 1); }
   }
 
   [[nodiscard]] std::uint32_t top() const { return static_cast<std::uint32_t>(ranks_[1]); }
@@ -40,24 +37,20 @@ class least_loaded {
  private:
   static constexpr auto closed = std::numeric_limits<std::uint64_t>::max();
 
+  /// Puts a leaf in place, and the winner of each game on its way up.
   void set(std::size_t part, std::uint64_t cost, std::uint64_t rank) {
-    auto node    = leaves_ + part;
-    costs_[node] = cost;
-    ranks_[node] = rank;
-    for (node /= 2; node > 0; node /= 2) { play(node); }
-  }
-
-  void play(std::size_t node) {
-    auto const left  = costs_[2 * node];
-    auto const right = costs_[2 * node + 1];
-    auto const l     = ranks_[2 * node];
-    auto const r     = ranks_[2 * node + 1];
-    auto const wins =
-        std::uint64_t{right < left} | (std::uint64_t{right == left} & std::uint64_t{r < l});
-    auto const taken =
-        std::uint64_t{0} - wins;  // all ones where right wins: no branch to mispredict
-    costs_[node] = left ^ ((left ^ right) & taken);
-    ranks_[node] = l ^ ((l ^ r) & taken);
+    for (auto node = leaves_ + part;; node /= 2) {
+      costs_[node] = cost;
+      ranks_[node] = rank;
+      if (node == 1) { return; }
+      auto const other_cost = costs_[node ^ 1U];
+      auto const other_rank = ranks_[node ^ 1U];
+      auto const loses      = std::uint64_t{other_cost < cost} |
+                         (std::uint64_t{other_cost == cost} & std::uint64_t{other_rank < rank});
+      auto const taken = std::uint64_t{0} - loses;  // all ones or none: no branch to mispredict
+      cost ^= (cost ^ other_cost) & taken;
+      rank ^= (rank ^ other_rank) & taken;
+    }
   }
 
   // Node n has the children 2n and 2n + 1; part p is node leaves_ + p.
