@@ -17,28 +17,18 @@
 
 #include <doctest/doctest.h>
 
+#include <support/dice.hpp>  // for dice
 #include <support/model.hpp>
 
 #include <array>    // for array
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint64_t
 #include <limits>   // for numeric_limits
-#include <random>   // for mt19937_64
 #include <span>     // for as_bytes, span
 #include <utility>  // for swap
 #include <vector>   // for vector
 
 namespace gradlane::test {
-
-/// Numbers of one seed, the same with every standard library.
-class dice {
- public:
-  explicit dice(std::uint64_t seed) : engine_{seed} {}
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(engine_() % bound); }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// What half an ulp of 1 is, about.
 [[nodiscard]] inline double rounding_of(dtype type) {

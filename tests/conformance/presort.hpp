@@ -13,7 +13,7 @@
 
 #include <doctest/doctest.h>
 
-#include <conformance/pipeline.hpp>  // for dice
+#include <support/dice.hpp>  // for dice
 #include <support/samples.hpp>
 
 #include <cstddef>  // for byte, size_t

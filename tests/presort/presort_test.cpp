@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <support/dice.hpp>
 #include <support/samples.hpp>
 #include <support/watchdog.hpp>
 
@@ -16,7 +17,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 #include <vector>
 
@@ -26,6 +26,7 @@ using namespace gradlane;
 using balance::dealing;
 using balance::sample;
 using local::communicator;
+using test::dice;
 using namespace std::chrono_literals;
 
 #ifdef __SANITIZE_THREAD__
@@ -36,18 +37,9 @@ constexpr auto seeds            = std::uint64_t{300};
 constexpr auto thread_sanitizer = false;
 #endif
 
-/// Numbers of one seed, the same with every standard library.
-class dice {
- public:
-  explicit dice(std::uint64_t seed) : engine_{seed} {}
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(engine_() % bound); }
-  std::chrono::microseconds delay() {
-    return std::chrono::microseconds{below(4) == 0 ? below(300) : 0};
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
+[[nodiscard]] std::chrono::microseconds delay(dice& random) {
+  return std::chrono::microseconds{random.below(4) == 0 ? random.below(300) : 0};
+}
 
 /// What a seed stands for: the same on all ranks.
 struct scenario {
@@ -159,8 +151,8 @@ void run_schedule(std::uint64_t seed) {
     auto wrong        = std::vector<std::size_t>(world.windows.size());
     auto const submit = [&](std::size_t number) {
       auto& mine = submissions[number];
-      device.enqueue(producer, [&mine, delay = random.delay()] {
-        std::this_thread::sleep_for(delay);
+      device.enqueue(producer, [&mine, pause = delay(random)] {
+        std::this_thread::sleep_for(pause);
         mine.own.fill();
       });
       sort.submit(producer, mine.window);
@@ -173,7 +165,7 @@ void run_schedule(std::uint64_t seed) {
     for (auto w = std::size_t{0}; w < world.windows.size(); ++w) {
       auto& reader = readers[random.below(2)];
       for (auto n = random.below(4); n > 0; --n) {
-        std::this_thread::sleep_for(random.delay());
+        std::this_thread::sleep_for(delay(random));
         static_cast<void>(sort.advance());
       }
       taken[w]           = sort.sync_take(reader);
@@ -190,9 +182,9 @@ void run_schedule(std::uint64_t seed) {
       auto const early = random.below(2) == 0;
       if (early && w + 1 < world.windows.size()) { submit(w + 1); }
       device.enqueue(
-          reader, [&window, &mistakes = wrong[w], delay = random.delay(), mine = &submissions[w]] {
+          reader, [&window, &mistakes = wrong[w], pause = delay(random), mine = &submissions[w]] {
             mine->own.poison();  // the presort has read it
-            std::this_thread::sleep_for(delay);
+            std::this_thread::sleep_for(pause);
             for (auto s = std::size_t{0}; s < window.steps(); ++s) {
               for (auto m = std::size_t{0}; m < window.micro_steps(); ++m) {
                 mistakes += test::mistakes_in(window.batch(s, m));
