@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The model's operations on a GPU.
+gradlane_test(bert/row_groups_test.cpp LINK gradlane_bert)
 gradlane_test(bert/cuda_operations_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
 if(OpenMP_CXX_FOUND)
   gradlane_test(
