@@ -75,7 +75,8 @@ struct share_leaf_squares {
 ///
 /// Stream-ordered; calls follow each other also where they are made on different streams, and all
 /// ranks make the same calls in the same order. Device and communicator must outlive this object,
-/// which waits in its destructor for the work that it has enqueued.
+/// which waits in its destructor for the work that it has enqueued, and aborts the communicator
+/// where that failed, since peers may wait for what was skipped.
 ///
 /// Source: Maleki et al. 2020, arXiv 2006.02924.
 template <adasum_device Device, communicator_for<Device> Comm>
@@ -104,6 +105,7 @@ class adasum_all_reduce {
     try {
       device_.sync(done_, no_deadline);
     } catch (...) {
+      comm_.abort();
       if constexpr (Comm::capabilities.writes_after_failure) {
         detail::leave_for_ever(received_);
         detail::leave_for_ever(scalars_);

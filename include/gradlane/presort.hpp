@@ -65,8 +65,8 @@ struct presort_options {
 /// largest and is then used again, once the streams given to `release` have come so far.
 ///
 /// The communicator must be of its own, and outlive it, as must the device. Not thread-safe. A
-/// presort that is destroyed with a window that was not taken aborts its communicator, else peers
-/// could wait for ever: do not submit what the run will not need.
+/// presort that is destroyed with a window that was not taken, or whose exchange failed, aborts its
+/// communicator, else peers could wait for ever: do not submit what the run will not need.
 ///
 /// Source: node-local presorting, Kim et al. 2024, arXiv 2402.02447, section 4.3, where padded
 /// samples are gathered on every rank; the window and the exchange of moved samples are ours.
@@ -101,10 +101,11 @@ class presort {
   presort& operator=(presort const&) = delete;
   ~presort() {
     if (is_on_its_way() || phase_ == phase::enqueued) { comm_.abort(); }
-    if constexpr (Comm::capabilities.writes_after_failure) {
-      try {
-        device_.sync(stream_);
-      } catch (...) {
+    try {
+      device_.sync(stream_);
+    } catch (...) {
+      comm_.abort();
+      if constexpr (Comm::capabilities.writes_after_failure) {
         index_.leave_memory();
         for (auto& slot : slots_) { slot.leave_memory(); }
       }

@@ -18,8 +18,11 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -334,4 +337,24 @@ TEST_CASE("adasum_all_reduce ends in an error on every rank, wherever one of the
       }
     }
   }
+}
+
+TEST_CASE("adasum_all_reduce that is destroyed after its stream failed tells its peers") {
+  auto told = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto own       = std::vector<float>(100, 1.0F);
+    auto s         = device.make_stream();
+    auto reduction = std::optional<adasum_all_reduce<host::device, communicator>>{};
+    reduction.emplace(device, comm, std::vector<adasum_buffer>{{std::span{own}, {{0, 100}}}});
+    if (comm.rank() == 0) {
+      device.enqueue(s, [] { throw std::runtime_error{"no gradients"}; });
+      reduction->reduce(s);
+      reduction.reset();
+      while (!told) { std::this_thread::yield(); }
+    } else {
+      reduction->reduce(s);
+      CHECK_THROWS_AS(device.sync(s, 20s), aborted_error);
+      told = true;
+    }
+  });
 }

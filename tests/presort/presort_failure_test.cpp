@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -254,6 +255,32 @@ TEST_CASE("presort that is destroyed with a window on its way does not leave pee
         device.sync(stream);
       };
       CHECK_THROWS_AS(take(), communication_error);
+    }
+  });
+}
+
+TEST_CASE("presort that is destroyed after its samples could not be read tells its peers") {
+  auto told = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto sort     = std::optional<presort<host::device, communicator>>{};
+    auto producer = device.make_stream();
+    auto reader   = device.make_stream();
+    auto const r  = static_cast<std::uint64_t>(comm.rank());
+    auto own      = test::sample_set{{{2 * r, comm.rank() == 0 ? 1U : 9U}, {2 * r + 1, 8}}};
+    sort.emplace(device, comm, test::sample_arrays());
+    if (comm.rank() == 0) {
+      device.enqueue(producer, [] { throw std::runtime_error{"the disk is gone"}; });
+    }
+    sort->submit(producer, own.window(1));
+    auto const& taken = sort->sync_take(reader);
+    REQUIRE(taken.traffic().moved_samples > 0);
+    if (comm.rank() == 0) {
+      CHECK_THROWS_WITH(device.sync(reader), "the disk is gone");
+      sort.reset();
+      while (!told) { std::this_thread::yield(); }
+    } else {
+      CHECK_THROWS_AS(device.sync(reader, 20s), aborted_error);
+      told = true;
     }
   });
 }
