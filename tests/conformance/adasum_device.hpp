@@ -184,16 +184,18 @@ TEST_CASE_TEMPLATE_DEFINE("adasum_device: combine rounds as it says, into either
         apart.emplace_back(d, std::vector<T>(xs[t].size(), T{7.0F}), 3);
         pairs.push_back({.dot = 0.3 * static_cast<double>(t + 1), .a = 0.7, .b = 2.1});
       }
-      auto views    = std::array<std::vector<buffer_view>, 3>{};
+      auto a_views  = std::vector<buffer_view>{};
+      auto b_views  = std::vector<buffer_view>{};
+      auto o_views  = std::vector<buffer_view>{};
       auto products = test::products_memory<device>{d, pairs};
       for (auto t = std::size_t{0}; t < xs.size(); ++t) {
-        views[0].push_back(left[t].view());
-        views[1].push_back(right[t].view());
-        views[2].push_back(apart[t].view());
+        a_views.push_back(left[t].view());
+        b_views.push_back(right[t].view());
+        o_views.push_back(apart[t].view());
       }
-      auto a   = test::list_of(d, views[0]);
-      auto b   = test::list_of(d, views[1]);
-      auto out = test::list_of(d, views[2]);
+      auto a   = test::list_of(d, a_views);
+      auto b   = test::list_of(d, b_views);
+      auto out = test::list_of(d, o_views);
       d.combine(s, a, b, products.data(), where == 0 ? a : where == 1 ? b : out);
       d.sync(s);
       for (auto t = std::size_t{0}; t < xs.size(); ++t) {
