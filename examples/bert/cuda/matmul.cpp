@@ -45,6 +45,12 @@ using lt_preference = gradlane::detail::unique_handle<
 template <class T>
 constexpr auto type_of = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
 
+/// In bytes, 256 at most; 0 for null.
+[[nodiscard]] std::uint32_t alignment_of(void const* data) {
+  auto const address = reinterpret_cast<std::uintptr_t>(data);
+  return static_cast<std::uint32_t>(std::min<std::uintptr_t>(address & (~address + 1), 256));
+}
+
 /// A matrix as cuBLASLt sees ours: by columns, so that our (rows, cols) is its (cols, rows).
 struct operand {
   void const* data;
@@ -63,10 +69,7 @@ struct operand {
         stride{static_cast<std::int64_t>(m.stride)},
         transposed{transpose} {}
 
-  [[nodiscard]] std::uint32_t alignment() const {
-    auto const address = reinterpret_cast<std::uintptr_t>(data);
-    return static_cast<std::uint32_t>(std::min<std::uintptr_t>(address & (~address + 1), 256));
-  }
+  [[nodiscard]] std::uint32_t alignment() const { return alignment_of(data); }
   [[nodiscard]] lt_layout layout() const {
     auto handle = cublasLtMatrixLayout_t{};
     check(cublasLtMatrixLayoutCreate(&handle, type, rows, cols, stride),
@@ -92,7 +95,7 @@ void set(cublasLtMatmulPreference_t preference,
 /// All that cuBLASLt's choice of a kernel may depend on.
 using key = std::array<std::uint64_t, 14>;
 
-key key_of(operand const& a, operand const& b, operand const& c, bool biased) {
+key key_of(operand const& a, operand const& b, operand const& c, void const* bias) {
   auto result    = key{};
   auto next      = result.begin();
   auto const add = [&](operand const& x) {
@@ -105,7 +108,7 @@ key key_of(operand const& a, operand const& b, operand const& c, bool biased) {
   add(b);
   add(c);
   *next++ = static_cast<std::uint64_t>(c.type);
-  *next   = biased ? 1 : 0;
+  *next   = alignment_of(bias);
   return result;
 }
 
@@ -118,15 +121,21 @@ struct plan {
   cublasLtMatmulAlgo_t algorithm;
 };
 
-plan make_plan(
-    cublasLtHandle_t handle, operand const& a, operand const& b, operand const& c, bool biased) {
+plan make_plan(cublasLtHandle_t handle,
+               operand const& a,
+               operand const& b,
+               operand const& c,
+               void const* bias) {
   auto raw = cublasLtMatmulDesc_t{};
   check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
   auto result       = plan{lt_operation{raw}, a.layout(), b.layout(), c.layout(), {}};
   auto const letter = [](operand const& x) { return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(raw, CUBLASLT_MATMUL_DESC_TRANSA, letter(a));
   set(raw, CUBLASLT_MATMUL_DESC_TRANSB, letter(b));
-  if (biased) { set(raw, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS); }
+  if (bias != nullptr) {
+    set(raw, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(raw, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
 
   auto preferred = cublasLtMatmulPreference_t{};
   check(cublasLtMatmulPreferenceCreate(&preferred), "cublasLtMatmulPreferenceCreate");
@@ -172,10 +181,10 @@ struct matmul<Value>::implementation {
   // c = op(a) op(b) + bias + beta c
   void run(operand const& a, operand const& b, operand const& c, void const* bias, float beta) {
     if (c.rows == 0 || c.cols == 0) { return; }
-    auto const wanted = key_of(a, b, c, bias != nullptr);
+    auto const wanted = key_of(a, b, c, bias);
     auto at           = plans.find(wanted);
     if (at == plans.end()) {
-      at = plans.emplace(wanted, make_plan(handle.get(), a, b, c, bias != nullptr)).first;
+      at = plans.emplace(wanted, make_plan(handle.get(), a, b, c, bias)).first;
     }
     auto const& p = at->second;
     if (bias != nullptr) { set(p.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
