@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <bert/cuda/row_groups.hpp>
 #include <bert/attention/philox.hpp>
+#include <bert/cuda/row_groups.hpp>
 
 #include <cstddef>  // for size_t
 #include <cstdint>  // for int32_t, uint32_t
