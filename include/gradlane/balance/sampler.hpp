@@ -78,7 +78,8 @@ class sampler {
     return {epoch_, cursor_, samples_.size(), order_.fingerprint()};
   }
 
-  /// Goes to where another sampler stood: the next batch is the one it would have given.
+  /// Goes to where another sampler stood: the next batch is the one it would have given, but for
+  /// how the epoch ends where it treats leftovers otherwise.
   ///
   /// At the beginning of an epoch batches may have another size, as they do where another number
   /// of ranks keeps its local batches; inside one they may not.
