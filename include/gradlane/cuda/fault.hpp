@@ -28,7 +28,7 @@ class fault {
   place pass() noexcept { return end_++; }
 
   /// The operation at `where` has failed; of several, the earliest in the stream counts.
-  void raise(reason const& why, place where) noexcept {
+  void raise(reason const& why, place where) noexcept {  // NOLINT(misc-no-recursion): see failed_
     auto told = std::vector<follower>{};
     {
       auto const lock = std::scoped_lock{mutex_};
@@ -89,7 +89,7 @@ class fault {
   place end_{0};
 
   mutable std::mutex mutex_;  // guards what follows
-  place failed_{~place{0}};   // of the first operation that failed
+  place failed_{~place{0}};   // of the first operation that failed; only falls, so that raise ends
   reason reason_;
   std::vector<follower> followers_;
 };

@@ -10,15 +10,12 @@
 #include <gradlane/detail/collective_calls.hpp>   // for collective_calls
 #include <gradlane/error.hpp>                     // for expects
 #include <gradlane/host/device.hpp>               // for device
-#include <gradlane/types.hpp>                     // for reduction
 
 #include <concepts>         // for same_as
-#include <cstddef>          // for size_t
 #include <cstdint>          // for uint64_t
 #include <memory>           // for make_shared, shared_ptr
 #include <source_location>  // for source_location
 #include <utility>          // for forward, move
-#include <vector>           // for vector
 
 namespace gradlane::local {
 class communicator;

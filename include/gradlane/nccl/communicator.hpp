@@ -7,10 +7,8 @@
 #include <gradlane/cuda/device_guard.hpp>        // for device_guard
 #include <gradlane/cuda/stream.hpp>              // for stream
 #include <gradlane/detail/collective_calls.hpp>  // for collective_calls
-#include <gradlane/detail/deadline.hpp>          // for poll_until
 #include <gradlane/detail/failure.hpp>           // for failure
 #include <gradlane/error.hpp>                    // for aborted_error, contract_error, expects, …
-#include <gradlane/host/progress.hpp>            // for progress_function
 #include <gradlane/nccl/detail/bring_up.hpp>     // for bring_up, config_of, unique_comm
 #include <gradlane/nccl/detail/call.hpp>         // for call, operation
 #include <gradlane/nccl/detail/channel.hpp>      // for channel, state_of
@@ -23,7 +21,6 @@
 #include <nccl.h>
 
 #include <chrono>           // for duration, minutes
-#include <concepts>         // for same_as
 #include <cstdint>          // for uint64_t
 #include <memory>           // for make_shared, shared_ptr
 #include <source_location>  // for source_location

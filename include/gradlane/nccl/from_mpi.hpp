@@ -15,7 +15,6 @@
 
 #include <source_location>  // for source_location
 #include <string>           // for string
-#include <utility>          // for move
 
 namespace gradlane::nccl {
 

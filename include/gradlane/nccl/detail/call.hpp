@@ -5,7 +5,6 @@
 #include <gradlane/detail/collective.hpp>  // for operation, sum_of, text_of
 #include <gradlane/types.hpp>              // for dtype, reduction, size_of
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstddef>          // for size_t
@@ -118,8 +117,9 @@ class enqueuer {
  private:
   /// NCCL reads the coefficient when the reduction runs, and the operator until the call returns.
   [[nodiscard]] ncclResult_t all_reduce_scaled(call const& c, ncclDataType_t type) const {
-    auto op            = ncclRedOp_t{};
-    auto* const scalar = const_cast<float*>(c.coefficient);  // NCCL's signature
+    auto op = ncclRedOp_t{};
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): NCCL's signature; it only reads
+    auto* const scalar = const_cast<float*>(c.coefficient);
     auto result        = ncclRedOpCreatePreMulSum(&op, scalar, type, ncclScalarDevice, comm_);
     if (result != ncclSuccess) { return result; }
     result = ncclAllReduce(c.in.data(), c.out.data(), c.in.count(), type, op, comm_, stream_);
