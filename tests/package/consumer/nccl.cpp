@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gradlane/gradlane.hpp>  // for expects
+#include <gradlane/gradlane.hpp>           // for expects
+#include <gradlane/nccl/communicator.hpp>  // for communicator, check_version
 
-#include <nccl.h>
+#include <source_location>  // for source_location
 
 int main() {
-  auto version = 0;
-  gradlane::expects(ncclGetVersion(&version) == ncclSuccess, "NCCL has a version");
-  gradlane::expects(version == NCCL_VERSION_CODE, "it is that of the header");
+  gradlane::nccl::detail::check_version(std::source_location::current());
+  gradlane::expects(gradlane::nccl::communicator::capabilities.premultiplied_sum, "NCCL scales");
 }
