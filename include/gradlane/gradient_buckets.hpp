@@ -7,7 +7,7 @@
 #include <gradlane/concepts.hpp>               // for device
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/error.hpp>                  // for contract_error, expects
-#include <gradlane/types.hpp>                  // for dtype, floating_element, size_of
+#include <gradlane/types.hpp>  // for dtype, floating_element, size_of, stream_priority
 
 #include <cstddef>   // for size_t
 #include <cstdint>   // for uintptr_t
@@ -47,8 +47,9 @@ struct bucket_storage {
 /// `gradient(i)` and nothing is copied. Copied (the second): the trainer keeps its own tensors,
 /// which are packed into the buckets and unpacked by the pipeline.
 ///
-/// Memory is uninitialised, and gaps between gradients are never read by norms. The device, and the
-/// trainer's tensors, must outlive this object; a pipeline that uses it must be destroyed first.
+/// Gradients are uninitialised. Gaps between them are zeros, are reduced along with them, and never
+/// read by norms. Making and relayout() block. The device, and the trainer's tensors, must outlive
+/// this object; a pipeline that uses it must be destroyed first.
 template <device Device>
 class gradient_buckets {
  public:
@@ -174,6 +175,7 @@ class gradient_buckets {
     check_options();
     storage_.clear();
     buffers_.clear();
+    auto setup = device_->make_stream(stream_priority::normal);
     for (auto const& layout : plan_.buckets()) {
       auto const count = layout.count;
       auto gradient    = bound() ? make_view(count, layout.type) : buffer_view{};
@@ -181,7 +183,8 @@ class gradient_buckets {
           options_.accumulate ? make_view(count, *options_.accumulate) : buffer_view{};
       auto const& source = options_.accumulate ? accumulator : gradient;
       auto const wanted  = options_.reduce.value_or(options_.accumulate.value_or(layout.type));
-      auto wire    = !source.empty() && source.type() == wanted ? source : make_view(count, wanted);
+      auto wire = !source.empty() && source.type() == wanted ? source : make_view(count, wanted);
+      for (auto const& memory : {gradient, accumulator, wire}) { zero_gaps(setup, layout, memory); }
       auto tensors = std::vector<buffer_view>{};
       for (auto const owner : layout.parameters) {
         auto const& slot = *plan_.slot(owner);
@@ -195,6 +198,19 @@ class gradient_buckets {
                           .reduced     = make_list(layout, wire),
                           .tensors     = std::move(tensors)});
     }
+    device_->sync(setup);
+  }
+
+  /// Nobody writes there, yet scaling and reductions go over whole buckets.
+  void zero_gaps(typename Device::stream& setup, bucket_layout const& layout, buffer_view memory) {
+    if (memory.empty()) { return; }
+    auto end = std::size_t{0};
+    for (auto const owner : layout.parameters) {
+      auto const& slot = *plan_.slot(owner);
+      device_->zero(setup, memory.subview(end, slot.offset - end));
+      end = slot.offset + slot.count;
+    }
+    device_->zero(setup, memory.subview(end, memory.count() - end));
   }
 
   [[nodiscard]] typename Device::tensor_list make_list(bucket_layout const& layout,

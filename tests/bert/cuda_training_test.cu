@@ -73,13 +73,7 @@ struct training {
 
   template <class MakeDevice, class MakeUpdate>
   training(MakeDevice make_device, MakeUpdate make_update)
-      : device{make_device(compute)}, update{make_update(list, gradients, compute)} {
-    // reductions read the gaps between the gradients of a bucket too, though nobody their results
-    for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
-      lane.zero(compute, buckets.bucket(b).gradient);
-    }
-    lane.sync(compute);
-  }
+      : device{make_device(compute)}, update{make_update(list, gradients, compute)} {}
 
   [[nodiscard]] static std::vector<float> initial(parameter_list const& of) {
     auto result = std::vector<float>(of.total());

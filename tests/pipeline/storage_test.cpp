@@ -6,6 +6,7 @@
 
 #include <support/model.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -53,6 +54,31 @@ TEST_CASE("gradient_buckets aligns bound gradients and gives empty views where t
   CHECK_THROWS_WITH_AS(static_cast<void>(buckets.gradient<double>(0)),
                        doctest::Contains("asked for fp64, holds fp32"),
                        contract_error);
+}
+
+TEST_CASE("gradient_buckets makes the gaps between gradients zeros, whatever was in the memory") {
+  auto device     = host::device{};
+  auto const plan = bucket_plan{test::parameters({3, 0, 5, 70}), {.pad_to = 7}};
+  auto options    = storage_options{.accumulate = dtype::fp64, .reduce = dtype::bf16};
+  for (auto round = 0; round < 3; ++round) {  // the heap gives the poisoned memory out again
+    auto buckets = gradient_buckets{device, plan, options};
+    for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
+      auto const& bucket = buckets.bucket(b);
+      auto is_gap        = std::vector<bool>(bucket.wire.count(), true);
+      for (auto const owner : plan.buckets()[b].parameters) {
+        auto const& slot = *plan.slot(owner);
+        for (auto i = slot.offset; i < slot.offset + slot.count; ++i) { is_gap[i] = false; }
+      }
+      CHECK(std::count(is_gap.begin(), is_gap.end(), true) > 0);
+      for (auto i = std::size_t{0}; i < is_gap.size(); ++i) {
+        if (!is_gap[i]) { continue; }
+        CHECK(test::load(bucket.gradient, i) == 0.0);
+        CHECK(test::load(bucket.accumulator, i) == 0.0);
+        CHECK(test::load(bucket.wire, i) == 0.0);
+      }
+    }
+    test::poison_all(buckets);
+  }
 }
 
 TEST_CASE("gradient_buckets refuses dtypes and tensors that cannot serve") {
