@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -292,6 +293,30 @@ TEST_CASE("an error of the trainer's own work comes out as it is, and lets the p
     CHECK_THROWS_WITH_AS(
         pipeline.begin(compute), doctest::Contains("an earlier step failed"), state_error);
     meeting.arrive_and_wait();  // nobody is let go by the end of the other
+  });
+}
+
+TEST_CASE("a pipeline that is destroyed after the trainer's own work failed lets its peers go") {
+  auto told = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({2, 3}), test::one_each}};
+    auto compute  = device.make_stream();
+    auto pipeline = std::unique_ptr<reduction_pipeline<host::device, communicator>>{
+        new clip_allreduce{buckets, comm, clip::none{}}};
+    pipeline->begin(compute);
+    if (comm.rank() == 0) {
+      device.enqueue(compute, [] { throw std::runtime_error{"the kernel failed"}; });
+    }
+    for (auto const p : {std::size_t{1}, std::size_t{0}}) { pipeline->ready(p, compute); }
+    pipeline->finish(compute);
+    if (comm.rank() == 0) {
+      CHECK_THROWS_WITH(device.sync(compute), "the kernel failed");  // not by the pipeline
+      pipeline.reset();
+      while (!told) { std::this_thread::yield(); }  // the communicator lives on
+    } else {
+      CHECK_THROWS_AS(device.sync(compute, 20s), aborted_error);
+      told = true;
+    }
   });
 }
 

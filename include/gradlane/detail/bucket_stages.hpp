@@ -49,10 +49,11 @@ class bucket_stages {
   bucket_stages(bucket_stages const&)            = delete;
   bucket_stages& operator=(bucket_stages const&) = delete;
   ~bucket_stages() {
-    if constexpr (Comm::capabilities.writes_after_failure) {
-      try {
-        device_.sync(communicate_);
-      } catch (...) {
+    try {
+      device_.sync(communicate_);
+    } catch (...) {  // collectives were skipped, in which peers wait
+      comm_.abort();
+      if constexpr (Comm::capabilities.writes_after_failure) {
         leave_for_ever(step_);
         leave_for_ever(averages_);
         buckets_.leave_memory();
