@@ -10,11 +10,15 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -96,6 +100,28 @@ std::vector<double> losses_of(bert::training_settings const& wanted,
 }
 
 }  // namespace
+
+TEST_CASE(
+    "rank_totals waits for another rank no longer than its patience, and fails from then on") {
+  auto told = std::atomic<bool>{false};
+  gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
+    auto totals =
+        bert::rank_totals{lane, comm.split(0, comm.rank()), std::chrono::milliseconds{50}};
+    auto values = std::array{1.0 + comm.rank(), 5.0};
+    totals.sync_sum(values);
+    CHECK(values == std::array{3.0, 10.0});
+    if (comm.rank() == 1) {  // stuck
+      while (!told) { std::this_thread::yield(); }
+      return;
+    }
+    CHECK_THROWS_AS(totals.sync_max(values), gradlane::timeout_error);
+    CHECK(values == std::array{3.0, 10.0});
+    CHECK_THROWS_AS(totals.sync_meet(), gradlane::error);
+    auto many = std::vector<double>(9);
+    CHECK_THROWS_AS(totals.sync_sum(many), gradlane::contract_error);
+    told = true;
+  });
+}
 
 TEST_CASE("trainer gives the same losses on any number of ranks and micro-steps, dropout on") {
   for (auto const clip : {clip_mode::none, clip_mode::after}) {

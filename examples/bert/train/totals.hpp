@@ -4,12 +4,15 @@
 #include "../model.hpp"  // for losses
 
 #include <gradlane/buffer_view.hpp>  // for buffer_view
+#include <gradlane/concepts.hpp>     // for timeout
+#include <gradlane/error.hpp>        // for expects
 #include <gradlane/host/device.hpp>  // for device
 #include <gradlane/types.hpp>        // for reduction
 
-#include <algorithm>  // for max
+#include <algorithm>  // for copy, max
 #include <array>      // for array
 #include <cstddef>    // for size_t
+#include <memory>     // for make_unique, unique_ptr
 #include <span>       // for span
 #include <utility>    // for move
 
@@ -24,13 +27,20 @@ struct mean_losses {
   std::size_t predictions       = 0;
 };
 
-/// Sums of small numbers over the ranks, beside the gradients: blocking, in fp64.
+/// Sums of at most `capacity` numbers over the ranks, beside the gradients: blocking, in fp64.
+///
+/// A rank that does not come in time makes the call throw timeout_error, and all that follow fail.
 template <class Comm>
 class rank_totals {
  public:
+  static constexpr std::size_t capacity = 8;
+
   /// @param comm  of its own, since the pipeline keeps the gradients' to itself.
-  rank_totals(gradlane::host::device& lane, Comm comm)
-      : lane_{lane}, comm_{std::move(comm)}, stream_{lane.make_stream()} {}
+  /// @param patience  with other ranks.
+  rank_totals(gradlane::host::device& lane, Comm comm, gradlane::timeout patience)
+      : lane_{lane}, comm_{std::move(comm)}, stream_{lane.make_stream()} {
+    comm_.set_deadline(patience);
+  }
 
   void sync_sum(std::span<double> values) { reduce(values, gradlane::reduction::sum); }
   void sync_max(std::span<double> values) { reduce(values, gradlane::reduction::max); }
@@ -62,12 +72,28 @@ class rank_totals {
 
  private:
   void reduce(std::span<double> values, gradlane::reduction operation) {
-    comm_.all_reduce(stream_, values, values, operation);
-    lane_.sync(stream_);
+    gradlane::expects(values.size() <= capacity, "rank_totals: too many numbers");
+    auto const shared = std::span{memory_->data(), values.size()};
+    std::ranges::copy(values, shared.begin());
+    try {
+      comm_.all_reduce(stream_, shared, shared, operation);
+      lane_.sync(stream_);
+    } catch (...) {
+      comm_.abort();
+      if constexpr (Comm::capabilities.writes_after_failure) {
+        static_cast<void>(memory_.release());  // which may still be written to
+        memory_ = std::make_unique<numbers>();
+      }
+      throw;
+    }
+    std::ranges::copy(shared, values.begin());
   }
+
+  using numbers = std::array<double, capacity>;
 
   gradlane::host::device& lane_;
   Comm comm_;
+  std::unique_ptr<numbers> memory_ = std::make_unique<numbers>();
   gradlane::host::stream stream_;
 };
 

@@ -64,7 +64,7 @@ class trainer {
         rank_{static_cast<std::size_t>(comm.rank())},
         weights_(list_.total()),
         optimizer_{list_, settings.update},
-        totals_{lane, comm.split(0, comm.rank())},
+        totals_{lane, comm.split(0, comm.rank()), settings.patience},
         batches_{settings_, data, lane, comm.split(0, comm.rank())},
         buckets_{lane, plan_gradients(list_, settings.bucket_bytes)},
         reducer_{make_reducer(buckets_, comm, settings)},
