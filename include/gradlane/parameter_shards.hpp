@@ -55,7 +55,8 @@ class parameter_shards {
   ~parameter_shards() {
     try {
       device_.sync(gather_);
-    } catch (...) {
+    } catch (...) {  // collectives were skipped, in which peers wait
+      comm_.abort();
       if constexpr (Comm::capabilities.writes_after_failure) {
         for (auto& memory : memory_) { detail::leave_for_ever(memory); }
       }

@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -89,6 +91,28 @@ TEST_CASE("parameter_shards gather behind the updates, and let a layer wait for 
     device.sync(compute);
   });
   CHECK(wrong == 0);
+}
+
+TEST_CASE("parameter_shards that are destroyed after an update failed let the peers go") {
+  auto told = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto shards  = std::optional<parameter_shards<host::device, communicator>>{};
+    auto compute = device.make_stream();
+    shards.emplace(device, comm, bucket_plan{test::parameters({4})});
+    if (comm.rank() == 0) {
+      device.enqueue(compute, [] { throw std::runtime_error{"the optimizer failed"}; });
+    }
+    shards->gather(compute);
+    shards->wait(0, compute);
+    if (comm.rank() == 0) {
+      CHECK_THROWS_WITH(device.sync(compute), "the optimizer failed");
+      shards.reset();
+      while (!told) { std::this_thread::yield(); }  // the communicator lives on
+    } else {
+      CHECK_THROWS_AS(device.sync(compute, 20s), aborted_error);
+      told = true;
+    }
+  });
 }
 
 TEST_CASE("parameter_shards refuse buckets that do not fall into equal parts") {
