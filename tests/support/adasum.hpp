@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/adasum.hpp>       // for adasum_all_reduce, adasum_buffer, element_range
-#include <gradlane/buffer_view.hpp>  // for buffer_view
-#include <gradlane/types.hpp>        // for dtype, element
+#include <gradlane/adasum.hpp>           // for adasum_all_reduce, adasum_buffer, element_range
+#include <gradlane/buffer_view.hpp>      // for buffer_view
+#include <gradlane/detail/exchange.hpp>  // for upload_all
+#include <gradlane/types.hpp>            // for dtype, element
 
-#include <support/model.hpp>  // for load, poison, store
+#include <support/model.hpp>  // for host_copy, load, poison, store
 
 #include <cmath>    // for isnan, log2, sqrt
 #include <cstddef>  // for byte, size_t
@@ -156,13 +157,17 @@ template <class Comm, class Device, class Check>
                                                 Device& device,
                                                 adasum_case const& input,
                                                 Check check) {
-  auto memory     = device.allocate(input.count * size_of(input.type));
-  auto const view = buffer_view{memory.data(), input.count, input.type};
-  auto s          = device.make_stream(stream_priority::high);
+  auto memory      = device.allocate(input.count * size_of(input.type));
+  auto const there = buffer_view{memory.data(), input.count, input.type};
+  auto here        = host_copy{there};
+  auto const view  = here.view();
+  auto s           = device.make_stream(stream_priority::high);
   input.fill(view, comm.rank());
-  auto reduction = adasum_all_reduce{device, comm, {{view, input.segments}}};
+  auto reduction = adasum_all_reduce{device, comm, {{there, input.segments}}};
+  gradlane::detail::upload_all(device, s, here.bytes(), there.data());
   reduction.reduce(s);
   reduction.download(s);
+  device.download(s, there, here.bytes());
   device.sync(s);
   auto const bound = comm.size() == 1 ? 0.0 : 4 * std::log2(comm.size());
   auto result      = std::vector<std::byte>{};

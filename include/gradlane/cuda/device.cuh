@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/adasum/combine.hpp>           // for pair_products
+#include <gradlane/adasum/device.hpp>            // for adasum_device
 #include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>                 // for device, non_finite_location, timeout
+#include <gradlane/concepts.hpp>                 // for non_finite_location, timeout
 #include <gradlane/cuda/device_guard.hpp>        // for device_guard
 #include <gradlane/cuda/error.hpp>               // for check
 #include <gradlane/cuda/event.hpp>               // for event
@@ -43,8 +45,8 @@ namespace gradlane::cuda {
 /// - download() to memory that is not pinned may block until the copy is done.
 /// - Allocating, freeing and making lists may wait for the whole device: not for steps.
 /// - sync() with a deadline, or with progress functions, polls; without, it blocks in CUDA.
-/// - sum_of_squares, pack with a sum and first_non_finite of one list must not run at the same
-/// time.
+/// - sum_of_squares, pack with a sum, first_non_finite and dot_products, whose room is that of the
+///   list a, must not run at the same time over one list.
 ///
 /// Nothing touches the default stream. A stream may be captured into a graph: stream-ordered
 /// functions, record() and wait() neither allocate, block nor query then, but that
@@ -240,6 +242,27 @@ class device {
     launch::first_non_finite(on, list, sum, where, at);
   }
 
+  // --- Adasum (see adasum_device)
+
+  void dot_products(stream& on,
+                    tensor_list const& a,
+                    tensor_list const& b,
+                    pair_products* out,
+                    std::source_location at = std::source_location::current()) {
+    check_arguments(at).dot_products(a, b);
+    launch::dot_products(on, a, b, out, at);
+  }
+
+  void combine(stream& on,
+               tensor_list const& a,
+               tensor_list const& b,
+               pair_products const* products,
+               tensor_list const& out,
+               std::source_location at = std::source_location::current()) {
+    check_arguments(at).combine(a, b, out);
+    launch::combine(on, a, b, products, out, at);
+  }
+
   // --- progress
 
   /// Registers a function that every host thread that waits in sync() runs now and then, while the
@@ -310,6 +333,6 @@ class device {
   std::shared_ptr<staging_pool> staging_ = std::make_shared<staging_pool>(index_, staging_blocks);
 };
 
-static_assert(gradlane::device<device>);
+static_assert(adasum_device<device>);
 
 }  // namespace gradlane::cuda

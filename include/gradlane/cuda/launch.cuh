@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buffer_view.hpp>        // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>           // for non_finite_location
-#include <gradlane/cuda/device_guard.hpp>  // for device_guard
-#include <gradlane/cuda/error.hpp>         // for check
-#include <gradlane/cuda/kernels.cuh>       // for accumulate, first_non_finite, invoke, scale, ...
-#include <gradlane/cuda/stream.hpp>        // for stream
-#include <gradlane/cuda/tensor_list.hpp>   // for tensor_list
-#include <gradlane/cuda/tiles.hpp>         // for tile_source, tiles_in, tiles_of
-#include <gradlane/cuda/tuning.hpp>        // for most_partials, threads
-#include <gradlane/types.hpp>              // for bf16, dtype, fp16
+#include <gradlane/adasum/combine.hpp>       // for pair_products
+#include <gradlane/buffer_view.hpp>          // for buffer_view, const_buffer_view
+#include <gradlane/concepts.hpp>             // for non_finite_location
+#include <gradlane/cuda/adasum_kernels.cuh>  // for combine, tensor_products, tile_products
+#include <gradlane/cuda/device_guard.hpp>    // for device_guard
+#include <gradlane/cuda/error.hpp>           // for check
+#include <gradlane/cuda/kernels.cuh>         // for accumulate, first_non_finite, invoke, scale, ...
+#include <gradlane/cuda/stream.hpp>          // for stream
+#include <gradlane/cuda/tensor_list.hpp>     // for tensor_list
+#include <gradlane/cuda/tiles.hpp>           // for tile_source, tiles_in, tiles_of
+#include <gradlane/cuda/tuning.hpp>          // for most_partials, threads
+#include <gradlane/types.hpp>                // for bf16, dtype, fp16
 
 #include <cuda_runtime_api.h>
 
@@ -165,6 +167,58 @@ inline void first_non_finite(stream const& on,
                   list.place(),
                   sum,
                   where);
+  });
+}
+
+inline void dot_products(stream const& on,
+                         tensor_list const& a,
+                         tensor_list const& b,
+                         pair_products* out,
+                         std::source_location at) {
+  auto const tiles   = a.tile_count();
+  auto const tensors = static_cast<std::uint32_t>(a.tensors().size());
+  if (tensors == 0) { return; }
+  if (tiles > 0) {
+    detail::with_type(a.type(), [&]<class T>(std::type_identity<T>) {
+      detail::start(on,
+                    tiles,
+                    tuning::threads,
+                    at,
+                    kernels::tile_products<T>,
+                    a.tiles(),
+                    b.tiles(),
+                    a.partial_products());
+    });
+  }
+  detail::start(on,
+                tensors,
+                tuning::threads,
+                at,
+                kernels::tensor_products<>,
+                a.tiles(),
+                tiles,
+                static_cast<pair_products const*>(a.partial_products()),
+                out);
+}
+
+inline void combine(stream const& on,
+                    tensor_list const& a,
+                    tensor_list const& b,
+                    pair_products const* products,
+                    tensor_list const& out,
+                    std::source_location at) {
+  auto const tiles = a.tile_count();
+  if (tiles == 0) { return; }
+  detail::with_type(a.type(), [&]<class T>(std::type_identity<T>) {
+    detail::start(on,
+                  tiles,
+                  tuning::threads,
+                  at,
+                  kernels::combine<T>,
+                  a.tiles(),
+                  b.tiles(),
+                  products,
+                  out.tiles());
   });
 }
 

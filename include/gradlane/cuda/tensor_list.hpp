@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/adasum/combine.hpp>  // for pair_products
 #include <gradlane/buffer_view.hpp>     // for buffer_view
 #include <gradlane/cuda/error.hpp>      // for check
 #include <gradlane/cuda/memory.hpp>     // for buffer
@@ -24,8 +25,9 @@ namespace gradlane::cuda {
 
 /// Views that share one dtype, cut into tiles, in device memory beside room for one reduction.
 ///
-/// Reductions over one list (norms, and looking for Inf and NaN) must be ordered one after the
-/// other, as those on one stream are. Work enqueued with a list stays valid when the list is moved.
+/// Reductions over one list (norms, products, and looking for Inf and NaN) must be ordered one
+/// after the other, as those on one stream are. Work enqueued with a list stays valid when the list
+/// is moved.
 class tensor_list {
  public:
   /// Blocks. @param on  a stream without work that holds it up.
@@ -40,7 +42,9 @@ class tensor_list {
       append_tiles(tiles, tensors_[i], i);
     }
     tile_count_ = static_cast<std::uint32_t>(tiles.size());
-    memory_ = buffer{on.device_index(), sizeof(meeting_place) + tiles.size() * sizeof(tile), at};
+    memory_     = buffer{on.device_index(),
+                     sizeof(meeting_place) + tiles.size() * (sizeof(tile) + sizeof(pair_products)),
+                     at};
     check(cudaMemsetAsync(memory_.data(), 0, sizeof(meeting_place), on.get()), at);
     check(cudaMemcpyAsync(memory_.data() + sizeof(meeting_place),
                           tiles.data(),
@@ -64,9 +68,15 @@ class tensor_list {
   [[nodiscard]] meeting_place* place() const noexcept {
     return reinterpret_cast<meeting_place*>(memory_.data());
   }
+  /// (tiles)
+  [[nodiscard]] pair_products* partial_products() const noexcept {
+    return reinterpret_cast<pair_products*>(memory_.data() + sizeof(meeting_place) +
+                                            tile_count_ * sizeof(tile));
+  }
 
  private:
   static_assert(sizeof(meeting_place) % alignof(tile) == 0);
+  static_assert(sizeof(tile) % alignof(pair_products) == 0);
 
   void check_type(std::size_t index, std::source_location at) const {
     auto const found = tensors_[index].type();
@@ -90,7 +100,7 @@ class tensor_list {
 
   std::vector<buffer_view> tensors_;
   std::uint32_t tile_count_{0};
-  buffer memory_;  // meeting_place, then the tiles
+  buffer memory_;  // meeting_place, then the tiles, then a pair_products for each of them
 };
 
 }  // namespace gradlane::cuda
