@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/balance/detail/permutation.hpp>    // for mixed, permutation
+#include <gradlane/balance/detail/permutation.hpp>    // for permutation
 #include <gradlane/balance/detail/stratum_turns.hpp>  // for phase_of, stratum_times, stratum_turns
 #include <gradlane/balance/strata.hpp>                // for strata
+#include <gradlane/detail/mixed.hpp>                  // for mixed
 #include <gradlane/error.hpp>                         // for expects
 
 #include <cstddef>  // for size_t
@@ -93,12 +94,13 @@ class sample_order {
     note(seed);
   }
 
-  void note(std::uint64_t value) { fingerprint_ = detail::mixed(fingerprint_ ^ value); }
+  void note(std::uint64_t value) { fingerprint_ = gradlane::detail::mixed(fingerprint_ ^ value); }
 
   [[nodiscard]] detail::permutation shuffled(std::uint64_t size,
                                              std::uint64_t epoch,
                                              std::uint64_t part) const noexcept {
-    auto const key = detail::mixed(detail::mixed(detail::mixed(seed_) ^ epoch) ^ part);
+    auto const key = gradlane::detail::mixed(
+        gradlane::detail::mixed(gradlane::detail::mixed(seed_) ^ epoch) ^ part);
     return detail::permutation{size, key};
   }
 

@@ -14,6 +14,7 @@
 #include <gradlane/cuda/staging_pool.hpp>        // for staging_pool
 #include <gradlane/cuda/stream.hpp>              // for stream
 #include <gradlane/cuda/tensor_list.hpp>         // for tensor_list
+#include <gradlane/detail/deadline.hpp>          // for poll_until
 #include <gradlane/detail/device_arguments.hpp>  // for device_arguments
 #include <gradlane/detail/segments.hpp>          // for segment
 #include <gradlane/error.hpp>                    // for contract_error, timeout_error
@@ -22,14 +23,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>           // for duration, steady_clock
+#include <chrono>           // for duration
 #include <concepts>         // for invocable
 #include <cstddef>          // for byte, size_t
 #include <memory>           // for make_shared, shared_ptr
 #include <source_location>  // for source_location
 #include <span>             // for span
 #include <string>           // for string, to_string
-#include <thread>           // for sleep_for, yield
 #include <type_traits>      // for is_invocable_r_v, is_trivially_copyable_v, remove_cvref_t
 #include <utility>          // for forward
 
@@ -303,28 +303,21 @@ class device {
   /// Waits until `query` says cudaSuccess.
   template <class Query>
   void poll(char const* what, timeout deadline, std::source_location at, Query query) {
-    using clock      = std::chrono::steady_clock;
-    auto const begin = clock::now();
-    auto pause       = std::chrono::microseconds{0};
-    while (true) {
-      auto const status = query();
-      if (status != cudaErrorNotReady) { return check(status, at); }
+    auto status        = cudaErrorNotReady;
+    auto const is_over = [&] {
+      status = query();
+      if (status != cudaErrorNotReady) { return true; }
       static_cast<void>(cudaGetLastError());
-      auto const moved = progress_->run();
-      if (deadline != no_deadline && clock::now() - begin >= deadline) {
-        throw timeout_error{std::string{"cuda::device::sync: "} + what + " not done after " +
-                                std::to_string(std::chrono::duration<double>{deadline}.count()) +
-                                " s; find out what its next operation waits for",
-                            at};
-      }
-      pause = moved ? std::chrono::microseconds{0} : next(pause);
-      pause.count() == 0 ? std::this_thread::yield() : std::this_thread::sleep_for(pause);
+      progress_->run();
+      return false;
+    };
+    if (!gradlane::detail::poll_until(is_over, deadline)) {
+      throw timeout_error{std::string{"cuda::device::sync: "} + what + " not done after " +
+                              std::to_string(std::chrono::duration<double>{deadline}.count()) +
+                              " s; find out what its next operation waits for",
+                          at};
     }
-  }
-
-  [[nodiscard]] static std::chrono::microseconds next(std::chrono::microseconds pause) {
-    constexpr auto longest = std::chrono::microseconds{100};
-    return pause < longest ? pause + std::chrono::microseconds{1} : longest;
+    check(status, at);
   }
 
   int index_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/detail/mixed.hpp>  // for mixed
+
 #include <chrono>   // for nanoseconds
 #include <cstdint>  // for uint64_t
 #include <vector>   // for vector
@@ -40,17 +42,12 @@ struct script {
 
 namespace gradlane::local::detail {
 
-/// splitmix64 of (seed, a, b): equal input gives equal output on every machine.
+/// A mix of (seed, a, b): equal input gives equal output on every machine.
 [[nodiscard]] constexpr std::uint64_t draw(std::uint64_t seed,
                                            std::uint64_t a,
                                            std::uint64_t b) noexcept {
-  auto mix = [](std::uint64_t x) {
-    x += 0x9E3779B97F4A7C15U;
-    x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-    x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-    return x ^ (x >> 31U);
-  };
-  return mix(mix(mix(seed) ^ a) ^ b);
+  using gradlane::detail::mixed;
+  return mixed(mixed(mixed(seed) ^ a) ^ b);
 }
 
 [[nodiscard]] inline std::chrono::nanoseconds delay_of(script const& s,

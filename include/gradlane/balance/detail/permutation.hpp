@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/detail/mixed.hpp>  // for mixed
+
 #include <cmath>    // for sqrt
 #include <cstdint>  // for uint32_t, uint64_t
 
 namespace gradlane::balance::detail {
-
-/// Mixes 64 bits so that each of them changes each other with probability one half.
-/// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-[[nodiscard]] constexpr std::uint64_t mixed(std::uint64_t x) noexcept {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EB;
-  return x ^ (x >> 31U);
-}
 
 /// A random order of 0 … size-1 that is computed instead of stored: operator() is a bijection.
 ///
@@ -60,7 +53,7 @@ class permutation {
   [[nodiscard]] std::uint64_t below(std::uint64_t limit,
                                     std::uint64_t half,
                                     std::uint64_t round) const noexcept {
-    auto const bits = mixed(key_ ^ (half * rounds + round));
+    auto const bits = gradlane::detail::mixed(key_ ^ (half * rounds + round));
     return ((bits >> 32U) * limit) >> 32U;
   }
 
