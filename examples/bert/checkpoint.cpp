@@ -72,6 +72,11 @@ void write_text(fs::path const& path, std::string const& text) {
   throw std::invalid_argument{name};
 }
 
+[[nodiscard]] json to_json(std::optional<loss_scale_state> const& state) {
+  if (!state) { return nullptr; }
+  return {{"scale", state->scale}, {"good_steps", state->good_steps}};
+}
+
 [[nodiscard]] json to_json(trainer_state const& state) {
   return {{"step", state.step},
           {"place",
@@ -85,6 +90,7 @@ void write_text(fs::path const& path, std::string const& text) {
           {"balance", gradlane::balance::name_of(state.deal)},
           {"window", state.window},
           {"data", hexadecimal(state.data)},
+          {"loss_scale", to_json(state.scale)},
           {"optimizer",
            {{"rule", name_of(state.update.rule)},
             {"beta1", state.update.beta1},
@@ -110,6 +116,11 @@ void from_json(json const& from, trainer_state& state) {
   state.place.window.order  = std::stoull(place.at("order").get<std::string>(), nullptr, 16);
   state.place.steps_done    = place.at("steps_of_window");
   state.data                = std::stoull(from.at("data").get<std::string>(), nullptr, 16);
+
+  auto const& scale = from.at("loss_scale");
+  if (!scale.is_null()) {
+    state.scale = loss_scale_state{scale.at("scale"), scale.at("good_steps")};
+  }
 
   auto const& update        = from.at("optimizer");
   state.update.rule         = update.at("rule") == "lamb" ? update_rule::lamb : update_rule::adamw;
@@ -210,7 +221,9 @@ void expect_same(fs::path const& checkpoint,
   auto const of_there = to_json(there).flatten();
   auto const of_here  = to_json(here).flatten();
   for (auto const& [field, value] : of_there.items()) {
-    if (field == "/step" || field.starts_with("/place/")) { continue; }
+    if (field == "/step" || field.starts_with("/place/") || field.starts_with("/loss_scale")) {
+      continue;
+    }
     if (value == of_here.at(field)) { continue; }
     throw input_error{"checkpoint " + checkpoint.string() +
                       " is of another run: " + field.substr(1) + " is " + value.dump() +

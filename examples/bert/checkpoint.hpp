@@ -3,6 +3,7 @@
 
 #include "config.hpp"      // for model_config
 #include "data/place.hpp"  // for data_place
+#include "loss_scale.hpp"  // for loss_scale_state
 #include "optimizer.hpp"   // for optimizer
 #include "parameters.hpp"  // for parameter_list
 
@@ -31,6 +32,7 @@ struct trainer_state {
   std::uint64_t data   = 0;           // sample_source::fingerprint()
   model_config model;
   optimizer_settings update;
+  std::optional<loss_scale_state> scale;  // of a run in fp16
 
   friend bool operator==(trainer_state const&, trainer_state const&) = default;
 };
@@ -77,7 +79,7 @@ class checkpoint_store {
 
 /// Reads a checkpoint, after all of its files have been compared with their checksums.
 ///
-/// @param wanted  the run that goes on; its step and place are not looked at.
+/// @param wanted  the run that goes on; its step, place and loss scale are not looked at.
 /// @return where the run stands.
 /// @throws damaged_file_error naming the file; input_error naming what differs from `wanted`;
 ///         file_system_error. Parameters and optimizer are changed only if nothing is thrown.

@@ -21,6 +21,7 @@ add_library(
   cuda/cross_entropy.cu
   cuda/index.cpp
   cuda/linear.cu
+  cuda/loss_scaler.cu
   cuda/matmul.cpp
   cuda/norms.cu
   cuda/optimizer.cu

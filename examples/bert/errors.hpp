@@ -19,6 +19,14 @@ class input_error : public gradlane::error {
       : error{message, at} {}
 };
 
+/// Gradients are not finite any more; no setting of the machine will help, the run must change.
+class diverged_error : public gradlane::error {
+ public:
+  explicit diverged_error(std::string_view message,
+                          std::source_location at = std::source_location::current())
+      : error{message, at} {}
+};
+
 /// A fault of one file; the message begins with its path.
 class file_error : public gradlane::error {
  public:

@@ -30,7 +30,8 @@ struct run {
               3,
               0xFEDCBA9876543210U,
               test::tiny_config(),
-              lamb_settings()},
+              lamb_settings(),
+              loss_scale_state{0x1p13F, 1234}},
         list{state.model},
         parameters(list.total()),
         update{list, state.update} {
@@ -69,6 +70,16 @@ TEST_CASE("checkpoint_store gives back a run that goes on bit for bit") {
   CHECK(resumed.parameters == original.parameters);
   CHECK(read_file(where / "vocab.txt") == "[PAD]\n");
   CHECK(read_config(where / "config.json") == original.state.model);
+}
+
+TEST_CASE("load_checkpoint takes a run in fp16 for one that needs no loss scale, and the reverse") {
+  auto const folder = test::temporary_directory{};
+  auto const scaled = run{1}.save(checkpoint_store{folder.path() / "scaled"});
+  auto plain        = run{1};
+  plain.state.scale.reset();
+  CHECK(plain.load(scaled).scale == loss_scale_state{0x1p13F, 1234});
+  auto const unscaled = plain.save(checkpoint_store{folder.path() / "plain"});
+  CHECK_FALSE(run{0}.load(unscaled).scale);
 }
 
 TEST_CASE("checkpoint_store keeps the newest, and takes no unfinished one for one") {

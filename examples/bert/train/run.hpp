@@ -3,6 +3,7 @@
 
 #include "../checkpoint.hpp"       // for checkpoint_store, load_checkpoint, trainer_state
 #include "../data/entropy.hpp"     // for unigram_entropy
+#include "../errors.hpp"           // for diverged_error, input_error
 #include "../files.hpp"            // for pending_file
 #include "../report/log.hpp"       // for evaluation_entry, log_writer, read_log, step_entry
 #include "../report/plot.hpp"      // for plot_svg
@@ -113,7 +114,7 @@ class training_run {
   void count(step_result const& result) {
     skips_in_a_row_ = result.skipped ? skips_in_a_row_ + 1 : 0;
     if (skips_in_a_row_ == 10) {
-      throw gradlane::error{
+      throw diverged_error{
           "training has diverged: gradients of 10 steps in a row were not "
           "finite; lower --learning-rate, or go on from an older checkpoint"};
     }
