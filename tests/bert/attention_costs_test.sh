@@ -33,6 +33,6 @@ sed 's/^"void bert::attention::\([a-z_]*\)::\([a-z_]*\)<[^"]*"/\1 \2/' "${counts
   }
   END {
     name = "all"
-    expect(seen == 6, "counted " seen + 0 " kernels, not 6")
+    expect(seen == 9, "counted " seen + 0 " kernels, not 9")
     exit failed
   }'

@@ -8,6 +8,7 @@
 #include "work_list.hpp"            // for tile, tile_rows
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <concepts>   // for same_as
@@ -22,9 +23,10 @@
 ///
 ///     context = dropout(softmax(q kᵀ / 8)) v      for each head of each sequence
 ///
-/// in bf16 on tensor cores (sm_80 and newer; sums, softmax and lse in fp32) or in fp32 on any GPU.
-/// Two calls, forward and backward, which only enqueue kernels: they allocate nothing, wait for
-/// nothing, and can be captured into a graph. All spans are device memory.
+/// in bf16 or fp16 on tensor cores (sm_80 and newer; sums, softmax and lse in fp32) or in fp32 on
+/// any GPU. What fp16 cannot hold becomes Inf, and NaN further on; nothing is clamped. Two calls,
+/// forward and backward, which only enqueue kernels: they allocate nothing, wait for nothing, and
+/// can be captured into a graph. All spans are device memory.
 ///
 /// The same inputs give the same bits in every run, and the results of a sequence do not depend on
 /// what else is in the batch: sums have a fixed order, there are no atomics, and dropout's mask
@@ -55,9 +57,10 @@ class cuda_error : public std::runtime_error {
 using detail::head_size;
 using detail::row_terms;
 
-/// float or __nv_bfloat16.
+/// float, __nv_bfloat16 or __half.
 template <class T>
-concept attention_value = std::same_as<T, float> || std::same_as<T, __nv_bfloat16>;
+concept attention_value =
+    std::same_as<T, float> || std::same_as<T, __nv_bfloat16> || std::same_as<T, __half>;
 
 /// B sequences, T rows in all, and the list of work that fill_tiles made of them. Rows that belong
 /// to no sequence are neither read nor written.
@@ -182,8 +185,8 @@ void launch(char const* name,
 }  // namespace detail
 
 /// Enqueues context and lse.
-/// @tparam BlockRows  queries of a block of bf16, 128 or 64: a matter of speed, the bits are the
-/// same. 64 may pay where most sequences are short.
+/// @tparam BlockRows  queries of a block on tensor cores, 128 or 64: a matter of speed, the bits
+/// are the same. 64 may pay where most sequences are short.
 /// @throws std::invalid_argument if sizes do not fit together, cuda_error if the launch fails.
 template <int BlockRows = 128, attention_value Value>
 void forward(cudaStream_t stream, forward_arguments<Value> const& x) {
@@ -201,9 +204,9 @@ void forward(cudaStream_t stream, forward_arguments<Value> const& x) {
     detail::launch(
         "forward", k::forward_kernel<Value>, stream, x.batch, k::block_rows, k::threads, a);
   } else {
-    namespace k = tensor_core;
-    auto const kernel =
-        x.drop.enabled() ? k::forward_kernel<BlockRows, true> : k::forward_kernel<BlockRows, false>;
+    namespace k       = tensor_core;
+    auto const kernel = x.drop.enabled() ? k::forward_kernel<Value, BlockRows, true>
+                                         : k::forward_kernel<Value, BlockRows, false>;
     detail::launch("forward", kernel, stream, x.batch, BlockRows, k::threads, a);
   }
 }
@@ -235,8 +238,8 @@ void backward(cudaStream_t stream, backward_arguments<Value> const& x) {
     detail::launch("dkv", k::dkv_kernel<Value>, stream, x.batch, k::block_rows, k::threads, a);
   } else {
     namespace k    = tensor_core;
-    auto const dq  = x.drop.enabled() ? k::dq_kernel<true> : k::dq_kernel<false>;
-    auto const dkv = x.drop.enabled() ? k::dkv_kernel<true> : k::dkv_kernel<false>;
+    auto const dq  = x.drop.enabled() ? k::dq_kernel<Value, true> : k::dq_kernel<Value, false>;
+    auto const dkv = x.drop.enabled() ? k::dkv_kernel<Value, true> : k::dkv_kernel<Value, false>;
     detail::launch("dq", dq, stream, x.batch, k::backward_rows, k::threads, a);
     detail::launch("dkv", dkv, stream, x.batch, k::backward_rows, k::threads, a);
   }

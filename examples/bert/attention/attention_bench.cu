@@ -3,18 +3,20 @@
 // Time of the attention kernels by CUDA's events, and what it means in TFLOP/s: 4 · 64 n² a head in
 // forward and 10 · 64 n² in backward, as is usual, although backward computes 14 · 64 n².
 //
-//     attention_bench [--tokens N] [--heads N] [--lengths FILE] [Google Benchmark's options]
+//     attention_bench [--tokens N] [--heads N] [--lengths FILE] [--fp16] [Google Benchmark's
+//     options]
 //
 // Workloads: sequences of 128, of 512 and of 2048 rows; with a file of lines "length,count",
 // lengths as they are distributed there ("mix"), and the same number of rows and scores in equal
 // lengths
-// ("even"): mix reaches less than even by what uneven lengths cost.
-// Defaults: 16384 tokens, 16 heads. Nothing but the kernels is timed.
+// ("even"): mix reaches less than even by what uneven lengths cost. All in bf16, with --fp16 also
+// in that; 128 also in fp32. Defaults: 16384 tokens, 16 heads. Nothing but the kernels is timed.
 #include "attention.cuh"
 
 #include <benchmark/benchmark.h>
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>  // for max
@@ -37,11 +39,13 @@ namespace {
 
 namespace attention = bert::attention;
 using bf16          = __nv_bfloat16;
+using fp16          = __half;
 
 struct settings {
   std::size_t tokens = 16384;
   std::size_t heads  = 16;
   std::string lengths;  // file; none: no mix
+  bool fp16 = false;
 };
 
 void check(cudaError_t code) {
@@ -291,6 +295,10 @@ settings parse(int& count, char** values) {
   for (auto i = 1; i < count; ++i) {
     auto const name  = std::string{values[i]};
     auto const* next = i + 1 < count ? values[i + 1] : nullptr;
+    if (name == "--fp16") {
+      result.fp16 = true;
+      continue;
+    }
     if (name != "--tokens" && name != "--heads" && name != "--lengths") {
       values[kept++] = values[i];
       continue;
@@ -311,10 +319,12 @@ void run(int count, char** values) {
   if (benchmark::ReportUnrecognizedArguments(count, values)) {
     throw std::runtime_error{"unknown option"};
   }
-  auto const half = std::make_shared<current_workload<bf16>>();
-  auto const full = std::make_shared<current_workload<float>>();
-  auto const add  = [&](std::string const& name, length_list const& lengths) {
-    register_all<bf16>("bf16", name, lengths, options.heads, half);
+  auto const brain = std::make_shared<current_workload<bf16>>();
+  auto const half  = std::make_shared<current_workload<fp16>>();
+  auto const full  = std::make_shared<current_workload<float>>();
+  auto const add   = [&](std::string const& name, length_list const& lengths) {
+    register_all<bf16>("bf16", name, lengths, options.heads, brain);
+    if (options.fp16) { register_all<fp16>("fp16", name, lengths, options.heads, half); }
   };
   for (auto const length : {std::size_t{128}, std::size_t{512}, std::size_t{2048}}) {
     if (length <= options.tokens) {

@@ -5,12 +5,10 @@
 #include "dropout.hpp"      // for attention_bytes
 #include "tensor_core.cuh"  // for shared_tile, sums, multiply_transposed
 
-#include <cuda_bf16.h>
-
 #include <cmath>    // for INFINITY
 #include <cstdint>  // for uint32_t
 
-/// The three kernels in bf16: context and lse; dq and row_terms; dk and dv.
+/// The three kernels for a 16-bit Element: context and lse; dq and row_terms; dk and dv.
 ///
 /// A block is 4 warps. Each warp keeps rows of one side (queries; keys for dk and dv) in registers
 /// and meets all rows of the other side, 64 at a time, in shared memory. No atomics, sums in a
@@ -120,7 +118,7 @@ __device__ inline void mask_columns(sums& scores, int count) {
   return (bytes & large) | (enough & (bytes | large));
 }
 
-/// Zeroes each of a pair of bf16 whose byte of `marks`, 2 n or 2 n + 1, has bit 7 set.
+/// Zeroes each of a pair of elements whose byte of `marks`, 2 n or 2 n + 1, has bit 7 set.
 [[nodiscard]] __device__ inline std::uint32_t keep_pair(std::uint32_t pair,
                                                         std::uint32_t marks,
                                                         int n) {
@@ -131,7 +129,8 @@ __device__ inline void mask_columns(sums& scores, int count) {
 
 /// Zeroes what is dropped of a step's probabilities. They are packed already: half as many masks
 /// as elements, a quarter as many comparisons.
-__device__ inline void drop(left_operand& p, uint2 const& bytes, std::uint32_t threshold) {
+template <class Element>
+__device__ inline void drop(left_operand<Element>& p, uint2 const& bytes, std::uint32_t threshold) {
   auto const low  = dropped(bytes.x, threshold);
   auto const high = dropped(bytes.y, threshold);
 #pragma unroll
@@ -144,15 +143,15 @@ __device__ inline void drop(left_operand& p, uint2 const& bytes, std::uint32_t t
 /// context (T, H, 64) and lse (H, T) from qkv.
 /// @tparam RowsPerBlock  queries: 128 (a warp reads a key or value for 32 of them, half the traffic
 /// of shared memory) or 64 (less waste on short sequences). The bits that result are the same.
-template <int RowsPerBlock, bool Dropout>
+template <class Element, int RowsPerBlock, bool Dropout>
 __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
-    forward_kernel(kernel_arguments<bf16> const a) {
+    forward_kernel(kernel_arguments<Element> const a) {
   constexpr auto M         = RowsPerBlock / (16 * warps);  // row blocks of a warp
   constexpr auto warp_rows = 16 * M;
   struct tiles_in_use {
-    shared_tile<RowsPerBlock> q;
-    shared_tile<streamed> k[2];
-    shared_tile<streamed> v[2];
+    shared_tile<Element, RowsPerBlock> q;
+    shared_tile<Element, streamed> k[2];
+    shared_tile<Element, streamed> v[2];
   };
   __shared__ tiles_in_use tiles;
 
@@ -164,16 +163,16 @@ __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
   auto const own    = warp_id() * warp_rows;  // this warp's first row in the block
   auto const active = work.first + own < work.length;
 
-  left_operand query[M][4];
+  left_operand<Element> query[M][4];
   sums out[M];
   running_softmax softmax[M];
 #pragma unroll
   for (auto m = 0; m < M; ++m) { clear(out[m]); }
 
-  copy_rows<RowsPerBlock, threads>(tiles.q, q, work.first);
+  copy_rows<threads>(tiles.q, q, work.first);
   auto const fetch = [&](int j, int slot) {
-    copy_rows<streamed, threads>(tiles.k[slot], k, j * streamed);
-    copy_rows<streamed, threads>(tiles.v[slot], v, j * streamed);
+    copy_rows<threads>(tiles.k[slot], k, j * streamed);
+    copy_rows<threads>(tiles.v[slot], v, j * streamed);
   };
   pipelined(rounds(work.length), fetch, [&](int j, int slot) {
     if (!active) { return; }
@@ -192,9 +191,9 @@ __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
     for (auto m = 0; m < M; ++m) { softmax[m].fold(p[m], out[m]); }
 #pragma unroll
     for (auto step = 0; step < 4; ++step) {
-      left_operand weights[M];
+      left_operand<Element> weights[M];
 #pragma unroll
-      for (auto m = 0; m < M; ++m) { weights[m] = rounded(p[m], step); }
+      for (auto m = 0; m < M; ++m) { weights[m] = rounded<Element>(p[m], step); }
       if constexpr (Dropout) {
         auto const query = work.first + own;
         auto const bytes = step_bytes(work, query, j * streamed + step * 16);
@@ -232,13 +231,13 @@ __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
 // ---- backward: see kernel_arguments ------------------------------------------------------------
 
 /// dq of dqkv (T, 3, H, 64), and row_terms for dkv_kernel.
-template <bool Dropout>
+template <class Element, bool Dropout>
 __global__ void __launch_bounds__(threads, dq_blocks_per_sm)
-    dq_kernel(kernel_arguments<bf16> const a) {
+    dq_kernel(kernel_arguments<Element> const a) {
   struct tiles_in_use {
-    shared_tile<backward_rows> q;
-    shared_tile<streamed> k[2];
-    shared_tile<streamed> v[2];
+    shared_tile<Element, backward_rows> q;
+    shared_tile<Element, streamed> k[2];
+    shared_tile<Element, streamed> v[2];
   };
   __shared__ tiles_in_use tiles;
 
@@ -251,24 +250,24 @@ __global__ void __launch_bounds__(threads, dq_blocks_per_sm)
   auto const active = work.first + own < work.length;
 
   // context and dcontext borrow tiles that are not in use yet
-  copy_rows<backward_rows, threads>(tiles.q, work.packed(a.qkv, 0, a.heads), work.first);
-  copy_rows<backward_rows, threads>(tiles.k[0], work.plain(a.context, a.heads), work.first);
-  copy_rows<backward_rows, threads>(tiles.v[0], work.plain(a.dcontext, a.heads), work.first);
+  copy_rows<threads>(tiles.q, work.packed(a.qkv, 0, a.heads), work.first);
+  copy_rows<threads>(tiles.k[0], work.plain(a.context, a.heads), work.first);
+  copy_rows<threads>(tiles.v[0], work.plain(a.dcontext, a.heads), work.first);
   commit_copies();
   wait_for_copies();
   __syncthreads();
-  left_operand query[1][4];
-  left_operand dcontext[1][4];
+  left_operand<Element> query[1][4];
+  left_operand<Element> dcontext[1][4];
   load(query[0], tiles.q, own);
   load(dcontext[0], tiles.v[0], own);
   float delta[2] = {0, 0};
 #pragma unroll
   for (auto step = 0; step < 4; ++step) {
-    left_operand context;
+    left_operand<Element> context;
     load(context, tiles.k[0], own, step);
 #pragma unroll
     for (auto part = 0; part < 4; ++part) {
-      delta[part % 2] += dot(context.part[part], dcontext[0][step].part[part]);
+      delta[part % 2] += dot<Element>(context.part[part], dcontext[0][step].part[part]);
     }
   }
   float lse2[2];
@@ -286,8 +285,8 @@ __global__ void __launch_bounds__(threads, dq_blocks_per_sm)
   sums dq[1];
   clear(dq[0]);
   auto const fetch = [&](int j, int slot) {
-    copy_rows<streamed, threads>(tiles.k[slot], k, j * streamed);
-    copy_rows<streamed, threads>(tiles.v[slot], v, j * streamed);
+    copy_rows<threads>(tiles.k[slot], k, j * streamed);
+    copy_rows<threads>(tiles.v[slot], v, j * streamed);
   };
   pipelined(rounds(work.length), fetch, [&](int j, int slot) {
     if (!active) { return; }
@@ -329,12 +328,12 @@ __global__ void __launch_bounds__(threads, dq_blocks_per_sm)
 
 /// dk and dv of dqkv (T, 3, H, 64). Rows are keys: what would be transposed of p and ds is their
 /// natural form here, and stays in registers.
-template <bool Dropout>
+template <class Element, bool Dropout>
 __global__ void __launch_bounds__(threads, dkv_blocks_per_sm)
-    dkv_kernel(kernel_arguments<bf16> const a) {
+    dkv_kernel(kernel_arguments<Element> const a) {
   struct tiles_in_use {
-    shared_tile<streamed> q[2];
-    shared_tile<streamed> dcontext[2];
+    shared_tile<Element, streamed> q[2];
+    shared_tile<Element, streamed> dcontext[2];
     row_terms terms[2][streamed];
   };
   __shared__ tiles_in_use tiles;
@@ -347,13 +346,13 @@ __global__ void __launch_bounds__(threads, dkv_blocks_per_sm)
   auto const own      = warp_id() * 16;
   auto const active   = work.first + own < work.length;
 
-  copy_rows<backward_rows, threads>(tiles.q[0], work.packed(a.qkv, 1, a.heads), work.first);
-  copy_rows<backward_rows, threads>(tiles.dcontext[0], work.packed(a.qkv, 2, a.heads), work.first);
+  copy_rows<threads>(tiles.q[0], work.packed(a.qkv, 1, a.heads), work.first);
+  copy_rows<threads>(tiles.dcontext[0], work.packed(a.qkv, 2, a.heads), work.first);
   commit_copies();
   wait_for_copies();
   __syncthreads();
-  left_operand key[1][4];
-  left_operand value[1][4];
+  left_operand<Element> key[1][4];
+  left_operand<Element> value[1][4];
   load(key[0], tiles.q[0], own);
   load(value[0], tiles.dcontext[0], own);
   __syncthreads();
@@ -363,8 +362,8 @@ __global__ void __launch_bounds__(threads, dkv_blocks_per_sm)
   clear(dk[0]);
   clear(dv[0]);
   auto const fetch = [&](int j, int slot) {
-    copy_rows<streamed, threads>(tiles.q[slot], q, j * streamed);
-    copy_rows<streamed, threads>(tiles.dcontext[slot], dcontext, j * streamed);
+    copy_rows<threads>(tiles.q[slot], q, j * streamed);
+    copy_rows<threads>(tiles.dcontext[slot], dcontext, j * streamed);
     auto const i   = static_cast<int>(threadIdx.x);
     auto const row = j * streamed + i;
     if (i < streamed) {  // zeros for queries that do not exist: their q and dcontext are zero, too
