@@ -33,3 +33,13 @@ target_link_libraries(
 if(NOT PROJECT_IS_TOP_LEVEL AND COMMAND gradlane_warnings)
   gradlane_warnings(gradlane_bert_cuda)
 endif()
+
+# The GPU's side of parity.py.
+add_executable(bert_parity_cuda cuda/parity_main.cpp)
+target_link_libraries(bert_parity_cuda PRIVATE gradlane_bert_cuda CUDA::cudart)
+if(COMMAND gradlane_warnings)
+  gradlane_warnings(bert_parity_cuda)
+endif()
+if(TARGET gpu)
+  add_dependencies(gpu bert_parity_cuda)
+endif()

@@ -2,34 +2,29 @@
 #pragma once
 
 #include "config.hpp"       // for read_config
-#include "cpu/device.hpp"   // for cpu::device
 #include "model.hpp"        // for model
 #include "safetensors.hpp"  // for safetensors, write_safetensors
 #include "weights.hpp"      // for load_weights, named_tensors
 
-#include <cstddef>     // for size_t
-#include <cstdint>     // for int32_t, uint32_t
-#include <filesystem>  // for path
-#include <numeric>     // for iota
-#include <span>        // for span
-#include <string>      // for string
-#include <vector>      // for vector
+#include <gradlane/types.hpp>  // for bf16
+
+#include <cstddef>      // for size_t
+#include <cstdint>      // for int32_t, uint32_t
+#include <exception>    // for exception
+#include <filesystem>   // for path
+#include <iostream>     // for cerr
+#include <numeric>      // for iota
+#include <span>         // for span
+#include <string>       // for string
+#include <string_view>  // for string_view
+#include <type_traits>  // for type_identity
+#include <vector>       // for vector
 
 namespace bert {
 
-/// Runs one batch so that parity.py can compare the results with those of Hugging Face.
-///
-/// Reads config.json, model.safetensors and batch.safetensors (I32 vectors under the names of
-/// bert::batch's members) in `folder`, runs forward and backward in fp32 without dropout, and
-/// writes result.safetensors there: "logits", "next_logits", "losses" (the two sums) and the
-/// gradient of masked_lm / predictions + next_sentence / sequences under each parameter's name.
-/// @throws file_system_error, damaged_file_error, gradlane::contract_error
-inline void run_parity(std::filesystem::path const& folder) {
-  auto const config = read_config(folder / "config.json");
-  auto const list   = parameter_list{config};
-  auto weights      = std::vector<float>(list.total());
-  load_weights(folder / "model.safetensors", list, weights);
-
+/// The batch in `folder`/batch.safetensors: I32 vectors under the names of batch's members.
+/// @throws file_system_error, damaged_file_error
+[[nodiscard]] inline batch read_batch(std::filesystem::path const& folder) {
   auto const in   = safetensors{folder / "batch.safetensors"};
   auto const take = [&](std::string const& name) {
     auto values = std::vector<std::int32_t>(in.at(name).shape.at(0));
@@ -45,33 +40,83 @@ inline void run_parity(std::filesystem::path const& folder) {
   data.next      = take("next");
   data.samples.resize(data.next.size());
   std::iota(data.samples.begin(), data.samples.end(), std::uint32_t{0});
+  return data;
+}
 
-  auto device     = cpu::device<float>{};
-  auto bert       = model<cpu::device<float>>{config, device, weights};
-  auto const sums = bert.forward(data, dropout_sites{config, 0, 0, 0});
-  auto const copy = [](matrix_view<float const> m) {
-    return std::vector<float>(m.data, m.data + m.rows * m.cols);
+/// Runs one batch so that parity.py can compare the results with those of Hugging Face.
+///
+/// Reads config.json, model.safetensors and batch.safetensors in `folder`, runs forward and
+/// backward without dropout, and writes result.safetensors there: "logits", "next_logits", "losses"
+/// (the two sums) and the gradient of masked_lm / predictions + next_sentence / sequences under
+/// each parameter's name, all in fp32.
+/// @param copy  copy(to, from, bytes) copies between host and device memory, either way, after all
+///              work of the device and before it returns.
+/// @throws file_system_error, damaged_file_error, gradlane::contract_error
+template <class Device, class Copy>
+void run_parity(std::filesystem::path const& folder, Device& device, Copy copy) {
+  using value       = typename Device::value;
+  using memory      = typename Device::template buffer<float>;
+  auto const config = read_config(folder / "config.json");
+  auto const list   = parameter_list{config};
+  auto const data   = read_batch(folder);
+  auto host         = std::vector<float>(list.total());
+  auto weights      = memory(list.total());
+  auto gradients    = memory(list.total());
+  auto spans        = std::vector<std::span<float>>{};
+  load_weights(folder / "model.safetensors", list, host);
+  copy(weights.data(), host.data(), host.size() * sizeof(float));
+  for (auto const& p : list) { spans.emplace_back(gradients.data() + p.offset, p.size); }
+
+  auto bert        = model<Device>{config, device, std::span<float const>{weights}};
+  auto const sums  = bert.forward(data, dropout_sites{config, 0, 0, 0});
+  auto const widen = [&](matrix_view<value const> m) {
+    auto stored = std::vector<value>(m.rows * m.stride);
+    auto result = std::vector<float>{};
+    copy(stored.data(), m.data, stored.size() * sizeof(value));
+    for (auto i = std::size_t{0}; i < m.rows; ++i) {
+      for (auto j = std::size_t{0}; j < m.cols; ++j) {
+        result.push_back(static_cast<float>(stored[i * m.stride + j]));
+      }
+    }
+    return result;
   };
-  auto const logits      = copy(bert.logits());
-  auto const next_logits = copy(bert.next_logits());
+  auto const logits      = widen(bert.logits());
+  auto const next_logits = widen(bert.next_logits());
   auto const losses      = std::vector<float>{static_cast<float>(sums.masked_lm),
                                               static_cast<float>(sums.next_sentence)};
-  auto gradients         = std::vector<float>(list.total());
-  auto spans             = std::vector<std::span<float>>{};
-  for (auto i = std::size_t{0}; i < list.size(); ++i) {
-    spans.push_back(list.slice(std::span<float>{gradients}, i));
-  }
   bert.backward(1.0 / static_cast<double>(sums.predictions),
                 1.0 / static_cast<double>(sums.sequences),
                 spans,
                 false,
                 [](std::size_t) {});
+  copy(host.data(), gradients.data(), host.size() * sizeof(float));
 
-  auto out = named_tensors(list, gradients);
+  auto out = named_tensors(list, host);
   out.push_back(float_tensor("logits", {data.predicted.size(), config.vocab_size}, logits));
   out.push_back(float_tensor("next_logits", {data.next.size(), 2}, next_logits));
   out.push_back(float_tensor("losses", {2}, losses));
   write_safetensors(folder / "result.safetensors", out);
+}
+
+/// The program over any device. run(std::type_identity<Value>, folder) calls run_parity.
+template <class Run>
+[[nodiscard]] int parity_main(int argc, char** argv, Run run) {
+  auto const precision = std::string_view{argc == 3 ? argv[2] : "fp32"};
+  if (argc < 2 || argc > 3 || (precision != "fp32" && precision != "bf16")) {
+    std::cerr << "usage: " << argv[0] << " FOLDER [fp32|bf16] (parity.py makes FOLDER, calls us)\n";
+    return 2;
+  }
+  try {
+    if (precision == "fp32") {
+      run(std::type_identity<float>{}, argv[1]);
+    } else {
+      run(std::type_identity<gradlane::bf16>{}, argv[1]);
+    }
+  } catch (std::exception const& problem) {
+    std::cerr << argv[0] << ": " << problem.what() << '\n';
+    return 1;
+  }
+  return 0;
 }
 
 }  // namespace bert

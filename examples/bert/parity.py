@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares our BERT with Hugging Face's: logits, losses and every gradient of one batch.
 
-    python3 parity.py build/.../bert_parity [--preset mini|base|tiny] [--seed N] [--keep FOLDER]
+    python3 parity.py build/.../bert_parity [--preset mini|base|small|tiny] [--precision fp32|bf16]
+    python3 parity.py build/.../bert_parity_cuda ...
 
-Makes random weights and a batch of unequal lengths, saves them as safetensors, runs both in fp32
-without dropout and prints a table of relative errors (norm of the difference over norm). Fails if
-one exceeds 1e-4. Needs torch, transformers and safetensors; says so and exits with 77 otherwise.
+Makes random weights and a batch of unequal lengths, saves them as safetensors, runs both without
+dropout, PyTorch in fp32 on the CPU, and prints a table of relative errors (norm of the difference
+over norm). Fails if one exceeds 1e-4; in bf16, if one exceeds 2^-7 plus 1.5 times that of PyTorch's own
+autocast to bf16 against its fp32. A program that another one must start: --launcher 'command'.
+Needs torch, transformers and safetensors; says so and exits with 77 otherwise.
 """
 
 import argparse
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -22,11 +26,13 @@ except ImportError as missing:
     print(f"parity: skipped, {missing}")
     sys.exit(77)
 
-BOUND = 1e-4
+FP32_BOUND = 1e-4
 LENGTHS = [37, 128, 1, 64, 90, 15]
 PRESETS = {
     "tiny": dict(vocab_size=131, hidden_size=48, num_hidden_layers=2, num_attention_heads=3,
                  intermediate_size=96, max_position_embeddings=128),
+    "small": dict(vocab_size=499, hidden_size=128, num_hidden_layers=2, num_attention_heads=2,
+                  intermediate_size=512, max_position_embeddings=128),
     "mini": dict(vocab_size=8192, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
                  intermediate_size=1024, max_position_embeddings=128),
     "base": dict(),
@@ -56,45 +62,71 @@ def make_batch(config, generator):
     return ids, segments, inside, masked, labels, next_labels, packed
 
 
-def peer(model, ids, segments, inside, masked, labels, next_labels):
-    out = model(input_ids=ids, token_type_ids=segments, attention_mask=inside.long())
-    logits = out.prediction_logits[masked]
+def peer(model, ids, segments, inside, masked, labels, next_labels, precision="fp32"):
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        out = model(input_ids=ids, token_type_ids=segments, attention_mask=inside.long())
+    logits = out.prediction_logits[masked].float()
+    next_logits = out.seq_relationship_logits.float()
     cross_entropy = torch.nn.functional.cross_entropy
     masked_lm = cross_entropy(logits, labels[masked], reduction="sum")
-    next_sentence = cross_entropy(out.seq_relationship_logits, next_labels, reduction="sum")
+    next_sentence = cross_entropy(next_logits, next_labels, reduction="sum")
     (masked_lm / len(logits) + next_sentence / len(next_labels)).backward()
-    result = {"logits": logits, "next_logits": out.seq_relationship_logits,
+    result = {"logits": logits, "next_logits": next_logits,
               "losses": torch.stack([masked_lm, next_sentence])}
     for name, parameter in model.named_parameters():
-        result[name] = parameter.grad
+        result[name] = parameter.grad.float()
     return {name: value.detach() for name, value in result.items()}
 
 
-def compare(ours, theirs):
-    worst = 0.0
-    overall = max(float(value.norm()) for value in theirs.values())
-    print(f"{'':60} {'norm':>10} {'error':>9}")
-    for name, expected in theirs.items():
-        if name not in ours:
+def errors_of(results, exact):
+    """Relative errors by name, and the norms that they are relative to."""
+    overall = max(float(value.norm()) for name, value in exact.items() if "." in name)
+    errors = {}
+    for name, expected in exact.items():
+        if name not in results:
             sys.exit(f"parity: we computed no {name}")
-        if ours[name].shape != expected.shape:
-            sys.exit(f"parity: {name} is {ours[name].shape} here, {expected.shape} there")
-        norm = float(expected.norm())
+        if results[name].shape != expected.shape:
+            sys.exit(f"parity: {name} is {results[name].shape} here, {expected.shape} there")
         # The key's bias cancels in the softmax: its gradient is rounding alone.
-        zero = name.endswith("key.bias")
-        error = float((ours[name] - expected).norm()) / (overall if zero else norm)
-        worst = max(worst, error)
-        print(f"{name:60} {norm:10.3g} {error:9.1e}{' of the largest norm' if zero else ''}")
-    print(f"worst relative error {worst:.1e}, bound {BOUND:.0e}:", "ok" if worst <= BOUND else "FAILED")
-    return worst <= BOUND
+        norm = overall if name.endswith("key.bias") else float(expected.norm())
+        errors[name] = float((results[name] - expected).norm()) / norm, norm
+    return errors
+
+
+def compare(ours, theirs, autocast):
+    errors = errors_of(ours, theirs)
+    yardstick = errors_of(autocast, theirs) if autocast else None
+    failed = 0
+    print(f"{'':60} {'norm':>10} {'error':>9}{' autocast' if autocast else ''}")
+    for name, (error, norm) in errors.items():
+        bound = 1.5 * yardstick[name][0] + 2**-7 if autocast else FP32_BOUND
+        failed += not error <= bound  # NaN fails
+        print(f"{name:60} {norm:10.3g} {error:9.1e}"
+              + (f" {yardstick[name][0]:8.1e}" if autocast else "")
+              + (" of the largest gradient" if name.endswith("key.bias") else "")
+              + ("" if error <= bound else "  FAILED"))
+
+    def worst(table):
+        return (f"losses {table['losses'][0]:.1e}, logits {table['logits'][0]:.1e}, worst "
+                f"{max(error for error, _ in table.values()):.1e}")
+
+    print(f"relative errors: {worst(errors)}")
+    if autocast:
+        print(f"PyTorch's own in autocast: {worst(yardstick)}")
+    print("ok" if failed == 0 else f"{failed} FAILED")
+    return failed == 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--preset", choices=PRESETS, default="mini")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for the files")
+    parser.add_argument("--launcher", type=shlex.split, default=[])
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -105,6 +137,7 @@ def main():
             parameter += 0.02 * torch.randn_like(parameter)
     *batch, packed = make_batch(config, torch.Generator().manual_seed(args.seed))
     theirs = peer(model, *batch)
+    autocast = peer(model, *batch, args.precision) if args.precision != "fp32" else None
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or pathlib.Path(temporary)
@@ -114,9 +147,9 @@ def main():
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         packed = {name: value.to(torch.int32).contiguous() for name, value in packed.items()}
         save_file(packed, folder / "batch.safetensors")
-        subprocess.run([args.program, folder], check=True)
+        subprocess.run([*args.launcher, args.program, folder, args.precision], check=True)
         ours = load_file(folder / "result.safetensors")
-    sys.exit(0 if compare(ours, theirs) else 1)
+    sys.exit(0 if compare(ours, theirs, autocast) else 1)
 
 
 if __name__ == "__main__":

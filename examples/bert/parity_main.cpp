@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// bert_parity FOLDER: our side of parity.py.
-#include "parity.hpp"
+// bert_parity FOLDER [fp32|bf16]: the CPU's side of parity.py.
+#include "cpu/device.hpp"  // for device
+#include "parity.hpp"      // for parity_main, run_parity
 
-#include <exception>  // for exception
-#include <iostream>   // for cerr
+#include <cstddef>      // for size_t
+#include <cstring>      // for memcpy
+#include <filesystem>   // for path
+#include <type_traits>  // for type_identity
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: bert_parity FOLDER (parity.py makes the folder and calls us)\n";
-    return 2;
-  }
-  try {
-    bert::run_parity(argv[1]);
-  } catch (std::exception const& problem) {
-    std::cerr << "bert_parity: " << problem.what() << '\n';
-    return 1;
-  }
+  return bert::parity_main(
+      argc, argv, []<class Value>(std::type_identity<Value>, std::filesystem::path const& folder) {
+        auto device = bert::cpu::device<Value>{};
+        bert::run_parity(folder, device, [](void* to, void const* from, std::size_t bytes) {
+          std::memcpy(to, from, bytes);
+        });
+      });
 }

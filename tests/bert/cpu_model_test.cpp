@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model_run.hpp"  // for check_close, run_model
-#include "on_cpu.hpp"     // for on_cpu, on_reference
-#include "support.hpp"    // for make_batch, formula_parameters
+#include "golden_run.hpp"    // for check_golden, golden, golden_bound
+#include "model_run.hpp"     // for check_close, run_model
+#include "on_cpu.hpp"        // for on_cpu
+#include "on_reference.hpp"  // for on_reference
+#include "support.hpp"       // for make_batch, formula_parameters
 
 #include <gradlane/types.hpp>  // for bf16
 
@@ -11,6 +13,8 @@
 #include <bert/model.hpp>
 #include <bert/reference.hpp>
 #include <omp.h>  // for omp_set_num_threads
+
+#include <type_traits>  // for is_same_v
 
 // The whole model on the CPU against the reference in fp64: same parameters, batch and dropout.
 //
@@ -55,6 +59,13 @@ TEST_CASE_TEMPLATE("cpu model agrees with the reference in fp64", T, float, bf16
               run(config, exact, data),
               loose ? 1e-2 : 1e-6,
               loose ? 5e-2 : 3e-5);
+}
+
+TEST_CASE_TEMPLATE("cpu model agrees with Hugging Face's BERT", T, float, bf16) {
+  auto device = cpu::device<T>{};
+  for (auto const* expected : {&test::golden::heads_of_16, &test::golden::heads_of_64}) {
+    test::check_golden<test::on_cpu<T>>(*expected, device, test::golden_bound<T>);
+  }
 }
 
 TEST_CASE("cpu model in bf16 agrees with the reference by native products too") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_memory.hpp"  // for device_memory, on_cuda, test_stream
+#include "golden_run.hpp"   // for check_golden, golden, golden_bound
 #include "model_run.hpp"    // for check_close, run_model
 #include "on_cpu.hpp"       // for on_cpu
 #include "support.hpp"      // for formula_parameters, make_batch, relative_error
@@ -52,6 +53,11 @@ TEST_CASE("cuda model in fp32 is the CPU's to 1e-4, dropout on") {
   auto const b = run_model<on_cpu<float>>(config(), other, data());
   check_close(config(), a, b, 1e-4, 1e-4);
   CHECK(a.sums.correct == b.sums.correct);
+}
+
+TEST_CASE_TEMPLATE("cuda model agrees with Hugging Face's BERT", T, float, bf16) {
+  auto device = on_cuda<T>::make();
+  test::check_golden<on_cuda<T>>(test::golden::heads_of_64, device, test::golden_bound<T>);
 }
 
 /// Relative errors of the gradients of all tensors but those that are zero but for rounding.

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bert/cpu/device.hpp>
-#include <bert/reference.hpp>
+#include "on_reference.hpp"  // for host_memory, without_gaps
 
-#include <span>     // for span
-#include <utility>  // for move
-#include <vector>   // for vector
+#include <bert/cpu/device.hpp>
+#include <bert/matrix_view.hpp>
+
+#include <vector>  // for vector
 
 namespace bert::test {
 
-/// Elements in host memory.
-template <class E>
-class host_memory {
- public:
-  explicit host_memory(std::vector<E> values) : values_{std::move(values)} {}
-  [[nodiscard]] std::span<E> span() { return values_; }
-  [[nodiscard]] std::vector<E> const& values() const { return values_; }
-
- private:
-  std::vector<E> values_;
-};
-
-/// What operations.hpp and model_run.hpp want to know of a device.
+/// What operations.hpp, model_run.hpp and golden_run.hpp want to know of a device.
 template <class T>
 struct on_cpu {
   using value  = T;
@@ -30,14 +18,9 @@ struct on_cpu {
   template <class E>
   using memory = host_memory<E>;
   [[nodiscard]] static device make() { return device{}; }
-};
-
-template <class T>
-struct on_reference {
-  using value  = T;
-  using device = reference_device<T>;
-  template <class E>
-  using memory = host_memory<E>;
+  [[nodiscard]] static std::vector<float> read(matrix_view<T const> m) {
+    return without_gaps<float>(m);
+  }
 };
 
 }  // namespace bert::test
