@@ -7,9 +7,10 @@
 #include "safetensors.hpp"  // for safetensors, write_safetensors
 #include "weights.hpp"      // for save_weights, load_weights
 
-#include <algorithm>     // for sort, copy, max
+#include <algorithm>     // for sort, max
 #include <array>         // for array
 #include <charconv>      // for to_chars
+#include <span>          // for span
 #include <stdexcept>     // for invalid_argument, logic_error
 #include <string>        // for string, stoull
 #include <string_view>   // for string_view
@@ -232,10 +233,10 @@ void expect_same(fs::path const& checkpoint,
   }
 }
 
-[[nodiscard]] std::vector<tensor_out> moments(parameter_list const& list, optimizer const& update) {
+[[nodiscard]] std::vector<tensor_out> moments(parameter_list const& list,
+                                              model_state const& model) {
   auto result = std::vector<tensor_out>{};
-  for (auto const& [mark, values] :
-       {std::pair{"m.", update.first_moment()}, std::pair{"v.", update.second_moment()}}) {
+  for (auto const& [mark, values] : {std::pair{"m.", model.first}, std::pair{"v.", model.second}}) {
     for (auto& tensor : named_tensors(list, values)) {
       tensor.name = mark + tensor.name;
       result.push_back(std::move(tensor));
@@ -264,8 +265,7 @@ checkpoint_store::checkpoint_store(fs::path root, std::size_t keep)
 
 fs::path checkpoint_store::save(trainer_state const& state,
                                 parameter_list const& list,
-                                std::span<float const> parameters,
-                                optimizer const& update,
+                                model_state const& model,
                                 std::map<std::string, std::string> const& texts) const {
   auto const target    = root_ / directory_name(state.step);
   auto const temporary = root_ / (directory_name(state.step) + ".partial");
@@ -273,10 +273,9 @@ fs::path checkpoint_store::save(trainer_state const& state,
   try {
     fs::remove_all(temporary);
     fs::create_directories(temporary);
-    save_weights(temporary / weights_name, list, parameters);
-    write_safetensors(temporary / optimizer_name,
-                      moments(list, update),
-                      {{"steps", std::to_string(update.steps())}});
+    save_weights(temporary / weights_name, list, model.parameters);
+    write_safetensors(
+        temporary / optimizer_name, moments(list, model), {{"steps", std::to_string(model.steps)}});
     write_text(temporary / trainer_name, to_json(state).dump(2) + "\n");
     write_text(temporary / "config.json", bert::to_json(state.model));
     for (auto const& [name, text] : texts) { write_text(temporary / name, text); }
@@ -319,28 +318,26 @@ trainer_state read_trainer_state(fs::path const& checkpoint) {
   return result;
 }
 
-trainer_state load_checkpoint(fs::path const& checkpoint,
-                              trainer_state const& wanted,
-                              parameter_list const& list,
-                              std::span<float> parameters,
-                              optimizer& update) {
-  check_whole(checkpoint);
-  auto const state = read_trainer_state(checkpoint);
-  expect_same(checkpoint, state, wanted);
+checkpoint load_checkpoint(fs::path const& directory,
+                           trainer_state const& wanted,
+                           parameter_list const& list) {
+  check_whole(directory);
+  auto result  = checkpoint{};
+  result.state = read_trainer_state(directory);
+  expect_same(directory, result.state, wanted);
 
-  auto weights = std::vector<float>(list.total());
-  auto first   = std::vector<float>(list.total());
-  auto second  = std::vector<float>(list.total());
-  load_weights(checkpoint / weights_name, list, weights);
-  auto in = safetensors{checkpoint / optimizer_name};
+  for (auto* values : {&result.parameters, &result.first, &result.second}) {
+    values->resize(list.total());
+  }
+  load_weights(directory / weights_name, list, result.parameters);
+  auto in = safetensors{directory / optimizer_name};
   for (auto i = std::size_t{0}; i < list.size(); ++i) {
     auto const& p = list[i];
-    in.read("m." + p.name, "F32", p.shape, list.slice(std::span{first}, i));
-    in.read("v." + p.name, "F32", p.shape, list.slice(std::span{second}, i));
+    in.read("m." + p.name, "F32", p.shape, list.slice(std::span{result.first}, i));
+    in.read("v." + p.name, "F32", p.shape, list.slice(std::span{result.second}, i));
   }
-  update.restore(std::stoull(in.metadata().at("steps")), first, second);
-  std::copy(weights.begin(), weights.end(), parameters.begin());
-  return state;
+  result.steps = std::stoull(in.metadata().at("steps"));
+  return result;
 }
 
 }  // namespace bert

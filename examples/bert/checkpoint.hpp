@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "config.hpp"      // for model_config
-#include "data/place.hpp"  // for data_place
-#include "loss_scale.hpp"  // for loss_scale_state
-#include "optimizer.hpp"   // for optimizer
-#include "parameters.hpp"  // for parameter_list
+#include "config.hpp"              // for model_config
+#include "data/place.hpp"          // for data_place
+#include "loss_scale.hpp"          // for loss_scale_state
+#include "model_state.hpp"         // for model_state
+#include "optimizer_settings.hpp"  // for optimizer_settings
+#include "parameters.hpp"          // for parameter_list
 
 #include <gradlane/balance/deal.hpp>  // for dealing
 
@@ -14,7 +15,6 @@
 #include <filesystem>  // for path
 #include <map>         // for map
 #include <optional>    // for optional
-#include <span>        // for span
 #include <string>      // for string
 #include <vector>      // for vector
 
@@ -32,7 +32,7 @@ struct trainer_state {
   std::uint64_t data   = 0;           // sample_source::fingerprint()
   model_config model;
   optimizer_settings update;
-  std::optional<loss_scale_state> scale;  // of a run in fp16
+  std::optional<loss_scale_state> scale{};  // of a run in fp16
 
   friend bool operator==(trainer_state const&, trainer_state const&) = default;
 };
@@ -58,8 +58,7 @@ class checkpoint_store {
   /// @throws file_system_error, disk full among them; older checkpoints stay as they are then.
   std::filesystem::path save(trainer_state const& state,
                              parameter_list const& list,
-                             std::span<float const> parameters,
-                             optimizer const& update,
+                             model_state const& model,
                              std::map<std::string, std::string> const& texts = {}) const;
 
   /// The directories, oldest first.
@@ -77,16 +76,24 @@ class checkpoint_store {
 /// @throws damaged_file_error, file_system_error
 [[nodiscard]] trainer_state read_trainer_state(std::filesystem::path const& checkpoint);
 
+/// A checkpoint in memory.
+struct checkpoint {
+  trainer_state state;
+  std::uint64_t steps = 0;  // of the optimizer
+  std::vector<float> parameters;
+  std::vector<float> first;
+  std::vector<float> second;
+
+  [[nodiscard]] model_state model() const { return {steps, parameters, first, second}; }
+};
+
 /// Reads a checkpoint, after all of its files have been compared with their checksums.
 ///
 /// @param wanted  the run that goes on; its step, place and loss scale are not looked at.
-/// @return where the run stands.
 /// @throws damaged_file_error naming the file; input_error naming what differs from `wanted`;
-///         file_system_error. Parameters and optimizer are changed only if nothing is thrown.
-[[nodiscard]] trainer_state load_checkpoint(std::filesystem::path const& checkpoint,
-                                            trainer_state const& wanted,
-                                            parameter_list const& list,
-                                            std::span<float> parameters,
-                                            optimizer& update);
+///         file_system_error.
+[[nodiscard]] checkpoint load_checkpoint(std::filesystem::path const& directory,
+                                         trainer_state const& wanted,
+                                         parameter_list const& list);
 
 }  // namespace bert

@@ -27,6 +27,16 @@ struct losses {
   std::size_t next_correct = 0;
 };
 
+inline losses& operator+=(losses& sum, losses const& more) {
+  sum.masked_lm += more.masked_lm;
+  sum.predictions += more.predictions;
+  sum.correct += more.correct;
+  sum.next_sentence += more.next_sentence;
+  sum.sequences += more.sequences;
+  sum.next_correct += more.next_correct;
+  return sum;
+}
+
 /// BERT with both pretraining heads as Hugging Face's BertForPreTraining computes it: LayerNorm
 /// after each residual sum, GELU by erf, decoder tied to the word embedding.
 ///
@@ -79,13 +89,25 @@ class model {
 
   /// Runs the batch taken last, without waiting for a device that works on its own. Like backward,
   /// it enqueues nothing but work on the device, which may be captured.
-  /// @param sites  the dropout of this step, with probability 0 for evaluation.
-  void start_forward(dropout_sites const& sites) {
+  /// @param sites   the dropout of this step, with probability 0 for evaluation.
+  /// @param before  called as before(first, last) when what is enqueued next is the first to read
+  ///                parameters [first, last): for embeddings, each layer, and the heads.
+  template <std::invocable<std::size_t, std::size_t> Before>
+  void start_forward(dropout_sites const& sites, Before&& before) {
     sites_ = sites;
-    forward_encoder();
+    before(0, list_.first_layer);
+    forward_embeddings();
+    for (auto i = std::size_t{0}; i < config_.num_hidden_layers; ++i) {
+      before(list_.layer(i), list_.layer(i + 1));
+      forward_layer(i);
+    }
+    before(list_.heads(), list_.size());
     forward_masked_lm();
     if (has_next()) { forward_next_sentence(); }
     forward_done_ = true;
+  }
+  void start_forward(dropout_sites const& sites) {
+    start_forward(sites, [](std::size_t, std::size_t) {});
   }
 
   /// Waits for the losses of the latest forward; sums, so that any split of a batch gives the same
@@ -181,63 +203,64 @@ class model {
     }
   }
 
-  void forward_encoder() {
-    auto const eps = config_.layer_norm_eps;
+  void forward_embeddings() {
     device_.embed(rows_,
                   tensor(list_.word),
                   tensor(list_.position),
                   tensor(list_.token_type),
                   tensor(list_.embedding_weight),
                   tensor(list_.embedding_bias),
-                  eps,
+                  config_.layer_norm_eps,
                   sites_->embeddings(),
                   work_.embedding_norm.view(),
                   work_.embedded.view());
-    for (auto i = std::size_t{0}; i < config_.num_hidden_layers; ++i) {
-      auto const at = list_.layer(i);
-      auto const x  = input_of(i);
-      auto& l       = work_.layers[i];
-      device_.linear(x,
-                     weight(at + in_layer::query_weight, 3),
-                     tensors(at + in_layer::query_bias, 3),
-                     l.qkv.view());
-      device_.attention(rows_,
-                        l.qkv.view(),
-                        config_.num_attention_heads,
-                        sites_->attention_heads(i),
-                        l.context.view(),
-                        l.lse.view());
-      device_.linear(
-          l.context.view(), weight(at + in_layer::attention_weight), {}, work_.branch.view());
-      device_.add_norm(rows_,
-                       work_.branch.view(),
-                       tensor(at + in_layer::attention_bias),
-                       x,
-                       tensor(at + in_layer::attention_norm_weight),
-                       tensor(at + in_layer::attention_norm_bias),
-                       eps,
-                       sites_->attention_output(i),
-                       l.attention_norm.view(),
-                       l.attention_out.view());
-      device_.linear(l.attention_out.view(),
-                     weight(at + in_layer::intermediate_weight),
-                     {},
-                     l.intermediate.view());
-      device_.gelu(
-          l.intermediate.view(), tensor(at + in_layer::intermediate_bias), l.activated.view());
-      device_.linear(
-          l.activated.view(), weight(at + in_layer::output_weight), {}, work_.branch.view());
-      device_.add_norm(rows_,
-                       work_.branch.view(),
-                       tensor(at + in_layer::output_bias),
-                       l.attention_out.view(),
-                       tensor(at + in_layer::output_norm_weight),
-                       tensor(at + in_layer::output_norm_bias),
-                       eps,
-                       sites_->feed_forward_output(i),
-                       l.output_norm.view(),
-                       l.out.view());
-    }
+  }
+
+  void forward_layer(std::size_t i) {
+    auto const eps = config_.layer_norm_eps;
+    auto const at  = list_.layer(i);
+    auto const x   = input_of(i);
+    auto& l        = work_.layers[i];
+    device_.linear(x,
+                   weight(at + in_layer::query_weight, 3),
+                   tensors(at + in_layer::query_bias, 3),
+                   l.qkv.view());
+    device_.attention(rows_,
+                      l.qkv.view(),
+                      config_.num_attention_heads,
+                      sites_->attention_heads(i),
+                      l.context.view(),
+                      l.lse.view());
+    device_.linear(
+        l.context.view(), weight(at + in_layer::attention_weight), {}, work_.branch.view());
+    device_.add_norm(rows_,
+                     work_.branch.view(),
+                     tensor(at + in_layer::attention_bias),
+                     x,
+                     tensor(at + in_layer::attention_norm_weight),
+                     tensor(at + in_layer::attention_norm_bias),
+                     eps,
+                     sites_->attention_output(i),
+                     l.attention_norm.view(),
+                     l.attention_out.view());
+    device_.linear(l.attention_out.view(),
+                   weight(at + in_layer::intermediate_weight),
+                   {},
+                   l.intermediate.view());
+    device_.gelu(
+        l.intermediate.view(), tensor(at + in_layer::intermediate_bias), l.activated.view());
+    device_.linear(
+        l.activated.view(), weight(at + in_layer::output_weight), {}, work_.branch.view());
+    device_.add_norm(rows_,
+                     work_.branch.view(),
+                     tensor(at + in_layer::output_bias),
+                     l.attention_out.view(),
+                     tensor(at + in_layer::output_norm_weight),
+                     tensor(at + in_layer::output_norm_bias),
+                     eps,
+                     sites_->feed_forward_output(i),
+                     l.output_norm.view(),
+                     l.out.view());
   }
 
   [[nodiscard]] matrix_view<value> input_of(std::size_t layer) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // BERT pretraining on MPI ranks: mpiexec -n 2 ./bert_train [--help]
-#include "cpu/device.hpp"          // for device
 #include "train/command_line.hpp"  // for command_line, parse_command_line, precision
 #include "train/corpus.hpp"        // for corpus, open_corpus
+#include "train/cpu_place.hpp"     // for cpu_place
 #include "train/run.hpp"           // for training_run
 
 #include <gradlane/error.hpp>             // for error
@@ -75,8 +75,8 @@ void run(bert::command_line const& wanted,
          gradlane::host::device& lane,
          gradlane::mpi::communicator& comm,
          bert::corpus const& text) {
-  auto session = bert::training_run<bert::cpu::device<Value>, gradlane::mpi::communicator>{
-      wanted, lane, comm, text};
+  using place  = bert::cpu_place<Value, gradlane::mpi::communicator>;
+  auto session = bert::training_run<place>{wanted, {lane, comm}, text};
   session.train();
 }
 

@@ -6,6 +6,7 @@
 
 #include <bert/checkpoint.hpp>
 #include <bert/errors.hpp>
+#include <bert/optimizer.hpp>
 #include <bert/weights.hpp>
 
 namespace {
@@ -48,11 +49,17 @@ struct run {
     update.step(parameters, gradients, 1e-3);
   }
 
+  [[nodiscard]] model_state model() const {
+    return {update.steps(), parameters, update.first_moment(), update.second_moment()};
+  }
   fs::path save(checkpoint_store const& to) const {
-    return to.save(state, list, parameters, update, {{"vocab.txt", "[PAD]\n"}});
+    return to.save(state, list, model(), {{"vocab.txt", "[PAD]\n"}});
   }
   trainer_state load(fs::path const& from) {
-    return load_checkpoint(from, state, list, parameters, update);
+    auto found = load_checkpoint(from, state, list);
+    update.restore(found.steps, found.first, found.second);
+    parameters = std::move(found.parameters);
+    return found.state;
   }
 };
 
@@ -163,8 +170,7 @@ TEST_CASE("checkpoint_store leaves older checkpoints alone when the disk is full
   auto const next   = run{2};
   fs::create_symlink("/dev/full", folder.path() / "text.partial");
   try {  // the text is written last, through the link
-    static_cast<void>(
-        store.save(next.state, next.list, next.parameters, next.update, {{"../text", "x"}}));
+    static_cast<void>(store.save(next.state, next.list, next.model(), {{"../text", "x"}}));
     FAIL("a full disk took a checkpoint");
   } catch (file_system_error const& problem) { CHECK(problem.disk_full()); }
   CHECK(store.list() == paths{before});

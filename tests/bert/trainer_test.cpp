@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <bert/checkpoint.hpp>
-#include <bert/cpu/device.hpp>
+#include <bert/train/cpu_place.hpp>
 #include <bert/train/trainer.hpp>
 #include <omp.h>
 #include <unistd.h>
@@ -25,6 +25,9 @@ namespace {
 
 using bert::clip_mode;
 using gradlane::local::communicator;
+
+template <class Value>
+using place = bert::cpu_place<Value, communicator>;
 
 [[nodiscard]] bert::model_config tiny() {
   auto config                    = bert::model_config{};
@@ -89,7 +92,7 @@ std::vector<double> losses_of(bert::training_settings const& wanted,
   gradlane::local::run(ranks, [&](communicator& comm, gradlane::host::device& lane) {
     omp_set_num_threads(1);
     auto const data = rule_samples{samples};
-    auto train = bert::trainer<bert::cpu::device<Value>, communicator>{wanted, lane, comm, data};
+    auto train      = bert::trainer<place<Value>>{wanted, {lane, comm}, data};
     for (auto step = std::size_t{0}; step < steps; ++step) {
       auto const numbers = train.step();
       CHECK_FALSE(numbers.skipped);
@@ -185,13 +188,13 @@ TEST_CASE("trainer repeats a run bit for bit") {
 }
 
 TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopped, bit for bit") {
-  using device      = bert::cpu::device<float>;
+  using trainer     = bert::trainer<place<float>>;
   auto const wanted = settings(clip_mode::bucketwise, 1);
-  auto const place =
+  auto const folder =
       std::filesystem::temp_directory_path() / ("gradlane_resume_" + std::to_string(getpid()));
   auto const samples  = std::size_t{101};  // step 37 lies inside of an epoch, and of a window
   auto const whole    = losses_of<float>(wanted, 2, 50, samples);
-  auto const describe = [&](bert::trainer<device, communicator>& t, rule_samples const& data) {
+  auto const describe = [&](trainer& t, rule_samples const& data) {
     return bert::trainer_state{.step       = t.next_step(),
                                .place      = t.place(),
                                .seed       = wanted.seed,
@@ -205,23 +208,23 @@ TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopp
   gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
     omp_set_num_threads(1);
     auto const data = rule_samples{samples};
-    auto train      = bert::trainer<device, communicator>{wanted, lane, comm, data};
+    auto train      = trainer{wanted, {lane, comm}, data};
     for (auto step = 0; step < 37; ++step) { train.step(); }
+    auto const model = train.sync_state();
     if (comm.rank() == 0) {
-      bert::checkpoint_store{place}.save(
-          describe(train, data), train.list(), train.weights(), train.update());
+      bert::checkpoint_store{folder}.save(describe(train, data), train.list(), model);
     }
   });
   auto resumed = std::vector<double>{};
   gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
     omp_set_num_threads(1);
     auto const data   = rule_samples{samples};
-    auto train        = bert::trainer<device, communicator>{wanted, lane, comm, data};
-    auto const newest = bert::checkpoint_store{place}.newest();
+    auto train        = trainer{wanted, {lane, comm}, data};
+    auto const newest = bert::checkpoint_store{folder}.newest();
     REQUIRE(newest);
-    auto const at = bert::load_checkpoint(
-        *newest, describe(train, data), train.list(), train.weights(), train.update());
-    train.resume(at.step, at.place);
+    auto const found = bert::load_checkpoint(*newest, describe(train, data), train.list());
+    auto const& at   = found.state;
+    train.resume(at.step, at.place, found.model());
     CHECK(train.next_step() == 37);
     CHECK(train.place() == at.place);
     CHECK(at.place.steps_done == 2);
@@ -231,15 +234,15 @@ TEST_CASE("trainer goes on from a checkpoint at step 37 as if it had never stopp
     }
   });
   CHECK(resumed == std::vector<double>(whole.begin() + 37, whole.end()));
-  std::filesystem::remove_all(place);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("trainer refuses a batch that cannot be dealt") {
   gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
     auto const data = rule_samples{57};
     auto wanted     = settings(clip_mode::none, 7);
-    using trainer   = bert::trainer<bert::cpu::device<float>, communicator>;
-    CHECK_THROWS_WITH_AS((trainer{wanted, lane, comm, data}),
+    using trainer   = bert::trainer<place<float>>;
+    CHECK_THROWS_WITH_AS((trainer{wanted, {lane, comm}, data}),
                          doctest::Contains("batch of 13 sequences cannot be dealt to 2 ranks"),
                          bert::input_error);
   });
@@ -256,7 +259,7 @@ TEST_CASE("trainer overfits 64 sequences") {
   gradlane::local::run(2, [&](communicator& comm, gradlane::host::device& lane) {
     omp_set_num_threads(1);
     auto const data = rule_samples{64};
-    auto train = bert::trainer<bert::cpu::device<float>, communicator>{wanted, lane, comm, data};
+    auto train      = bert::trainer<place<float>>{wanted, {lane, comm}, data};
     for (auto step = 0; step < 600; ++step) { train.step(); }
     auto const numbers = train.evaluate(data, 64);
     CHECK(numbers.masked_lm_accuracy > 0.95);

@@ -10,9 +10,10 @@
 #include "../report/progress.hpp"  // for evaluation_line, progress_line, step_pace
 #include "command_line.hpp"        // for command_line
 #include "corpus.hpp"              // for corpus
+#include "stopwatch.hpp"           // for step_times, stopwatch
 #include "trainer.hpp"             // for step_result, trainer
 
-#include <gradlane/host/device.hpp>  // for device
+#include <gradlane/error.hpp>  // for error
 
 #include <cmath>     // for log
 #include <cstddef>   // for size_t
@@ -25,45 +26,43 @@
 namespace bert {
 
 /// A whole run as a person sees it: progress, evaluation, checkpoints, log and curve.
-template <class Device, class Comm>
+template <class Place>
 class training_run {
  public:
-  training_run(command_line const& wanted,
-               gradlane::host::device& lane,
-               Comm& comm,
-               corpus const& text)
+  training_run(command_line const& wanted, Place const& place, corpus const& text)
       : wanted_{wanted},
         text_{text},
-        speaks_{comm.rank() == 0},
-        trainer_{wanted.training, lane, comm, *text.training},
+        speaks_{place.host_ranks.rank() == 0},
+        trainer_{wanted.training, place, *text.training},
         checkpoints_{wanted.output / "checkpoints"},
         entropy_{unigram_entropy(text.training->count_tokens())} {
     if (wanted.resume) { resume(); }
     if (!speaks_) { return; }
     log_.emplace(wanted.output / "log.jsonl", trainer_.next_step());
-    introduce(comm);
+    introduce(place);
   }
 
   void train() {
     auto const steps = wanted_.training.rate.steps;
-    auto const begin = stopwatch{};
+    running_         = stopwatch{};
     while (trainer_.next_step() < steps) {
-      auto const result = trainer_.step();
-      auto const done   = trainer_.next_step();
-      count(result);
-      tell(result, begin.total());
-      auto const due = [&](std::uint64_t every) { return every > 0 && done % every == 0; };
-      if (due(wanted_.evaluate_every) && done < steps) { evaluate(); }
-      if (due(wanted_.checkpoint_every) || done == steps) { save(); }
+      trainer_.start_step();
+      auto const done     = trainer_.next_step();
+      auto const due      = [&](std::uint64_t every) { return every > 0 && done % every == 0; };
+      auto const measures = due(wanted_.evaluate_every) && done < steps;
+      auto const keeps    = due(wanted_.checkpoint_every) || done == steps;
+      tell_steps(measures || keeps ? 0 : Place::results_behind);
+      if (measures) { evaluate(); }
+      if (keeps) { save(); }
     }
     evaluate();
     if (speaks_) { conclude(); }
   }
 
  private:
-  void introduce(Comm& comm) const {
+  void introduce(Place const& place) {
     auto const& t = wanted_.training;
-    std::cout << comm.describe() << '\n'
+    std::cout << place.ranks.describe() << '\n'
               << trainer_.describe() << "data: " << text_.summary
               << "; samples: " << text_.training->size() << " to train on, "
               << text_.held_out->size() << " held out\n"
@@ -94,21 +93,29 @@ class training_run {
       throw input_error{"--resume: there is no checkpoint in " +
                         (wanted_.output / "checkpoints").string()};
     }
-    auto const at =
-        load_checkpoint(*newest, state(), trainer_.list(), trainer_.weights(), trainer_.update());
-    trainer_.resume(at.step, at.place);
+    auto const found = load_checkpoint(*newest, state(), trainer_.list());
+    trainer_.resume(found.state.step, found.state.place, found.model());
     if (speaks_) { std::cout << "goes on from " << newest->string() << '\n'; }
   }
 
   void save() {
+    auto const model = trainer_.sync_state();
     if (!speaks_) { return; }
-    checkpoints_.save(
-        state(), trainer_.list(), trainer_.weights(), trainer_.update(), extra_files());
+    checkpoints_.save(state(), trainer_.list(), model, extra_files());
   }
 
   [[nodiscard]] std::map<std::string, std::string> extra_files() const {
     if (text_.vocabulary.empty()) { return {}; }
     return {{"vocab.txt", text_.vocabulary}};
+  }
+
+  /// Tells what steps did, until no more than `rest` are under way.
+  void tell_steps(std::size_t rest) {
+    while (trainer_.under_way() > rest) {
+      auto const result = trainer_.sync_result();
+      count(result);
+      tell(result, running_.total());
+    }
   }
 
   void count(step_result const& result) {
@@ -175,12 +182,13 @@ class training_run {
   command_line const& wanted_;
   corpus const& text_;
   bool speaks_;
-  trainer<Device, Comm> trainer_;
+  trainer<Place> trainer_;
   checkpoint_store checkpoints_;
   double entropy_;
   std::optional<log_writer> log_;  // of rank 0
   step_pace pace_;
   step_times times_;
+  stopwatch running_;
   int skips_in_a_row_{0};
 };
 

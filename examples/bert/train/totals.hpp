@@ -97,14 +97,4 @@ class rank_totals {
   gradlane::host::stream stream_;
 };
 
-inline losses& operator+=(losses& sum, losses const& more) {
-  sum.masked_lm += more.masked_lm;
-  sum.predictions += more.predictions;
-  sum.correct += more.correct;
-  sum.next_sentence += more.next_sentence;
-  sum.sequences += more.sequences;
-  sum.next_correct += more.next_correct;
-  return sum;
-}
-
 }  // namespace bert

@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../batch.hpp"               // for batch
+#include "../data/place.hpp"          // for data_place
 #include "../data/sample_source.hpp"  // for make_batch, sample_source
 #include "../dropout.hpp"             // for dropout_sites
 #include "../model.hpp"               // for losses, model
-#include "../optimizer.hpp"           // for optimizer
+#include "../model_state.hpp"         // for model_state
 #include "../parameters.hpp"          // for initialise, parameter_list
 #include "balanced_batches.hpp"       // for balanced_batches, expect_dealable
-#include "reducer.hpp"                // for make_reducer, plan_gradients, reducer
 #include "settings.hpp"               // for training_settings
 #include "stopwatch.hpp"              // for step_times, stopwatch
 #include "totals.hpp"                 // for mean_losses, rank_totals
+#include "weight_update.hpp"          // for make_weight_update, weight_update
 
-#include <gradlane/balance/deal.hpp>      // for deal, sample
-#include <gradlane/clip/report.hpp>       // for step_report
-#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
-#include <gradlane/host/device.hpp>       // for device
+#include <gradlane/balance/deal.hpp>  // for deal, sample
+#include <gradlane/clip/report.hpp>   // for step_report
+#include <gradlane/error.hpp>         // for expects
 
 #include <algorithm>  // for count_if, min
 #include <array>      // for array
 #include <cstddef>    // for size_t
 #include <cstdint>    // for uint64_t
+#include <deque>      // for deque
 #include <memory>     // for unique_ptr
-#include <optional>   // for optional
 #include <span>       // for span
-#include <string>     // for to_string
+#include <string>     // for string
+#include <utility>    // for move
 #include <vector>     // for vector
 
 namespace bert {
@@ -42,67 +44,82 @@ struct step_result {
   step_times times;
 };
 
-/// Trains a model on the ranks of a communicator, each with a Device of its own.
+/// Trains a model on the ranks of a place.
 ///
 /// What a run computes does not depend on how many ranks there are, on micro-steps, or on which
 /// rank gets which sample, up to the order of sums: losses are sums divided by counts over all
 /// ranks, dropout is keyed by sample, and each sample is used once. With clipping before the
 /// reduction, which bounds what a rank contributes, this holds for the layout fixed.
-template <class Device, class Comm>
+template <class Place>
 class trainer {
  public:
-  /// Collective. The communicator, lane and data must outlive the trainer.
+  /// Collective. What the place refers to and the data must outlive the trainer.
   /// @throws input_error for a batch that cannot be dealt to so many ranks.
-  trainer(training_settings const& settings,
-          gradlane::host::device& lane,
-          Comm& comm,
-          sample_source const& data)
+  trainer(training_settings const& settings, Place place, sample_source const& data)
       : settings_{settings},
+        place_{std::move(place)},
         list_{settings.model},
         data_{data},
-        ranks_{static_cast<std::size_t>(comm.size())},
-        rank_{static_cast<std::size_t>(comm.rank())},
-        weights_(list_.total()),
-        optimizer_{list_, settings.update},
-        totals_{lane, comm.split(0, comm.rank()), settings.patience},
-        batches_{settings_, data, lane, comm.split(0, comm.rank())},
-        buckets_{lane, plan_gradients(list_, settings.bucket_bytes)},
-        reducer_{make_reducer(buckets_, comm, settings)},
-        compute_{lane.make_stream()} {
+        ranks_{static_cast<std::size_t>(place_.host_ranks.size())},
+        rank_{static_cast<std::size_t>(place_.host_ranks.rank())},
+        totals_{place_.host, split_ranks(), settings.patience},
+        batches_{settings_, data, place_.host, split_ranks()},
+        compute_{place_.gradients.make_stream()},
+        weights_{place_.make_floats(initial_weights(), compute_)},
+        device_{place_.make_device(compute_)},
+        model_{settings.model, device_, weights()},
+        update_{make_weight_update(place_, list_, settings_, weights(), model_, compute_)} {
     settings.rate.check();
     expect_dealable(settings.batch_size, ranks_, settings.micro_steps);
-    initialise(list_, weights_, settings.seed);
-    model_.emplace(settings.model, device_, std::span<float const>{weights_});
-    for (auto i = std::size_t{0}; i < list_.size(); ++i) {
-      gradients_.push_back(buckets_.gradient<float>(i));
-    }
   }
 
   /// One optimizer step over all ranks.
   step_result step() {
-    auto watch           = stopwatch{};
-    auto result          = step_result{};
-    result.step          = step_;
-    result.learning_rate = settings_.rate.at(step_);
-    auto const left      = settings_.rate.steps > step_ ? settings_.rate.steps - step_ : 1;
-    auto const work      = batches_.next(left, result.times);
+    start_step();
+    return sync_result();
+  }
+
+  /// Puts a step under way; waits for no device that works on its own.
+  void start_step() {
+    auto watch          = stopwatch{};
+    auto begun          = step_result{};
+    begun.step          = step_;
+    begun.learning_rate = settings_.rate.at(step_);
+    auto const left     = settings_.rate.steps > step_ ? settings_.rate.steps - step_ : 1;
+    auto const work     = batches_.next(left, begun.times);
     watch.skip();
     auto const scales = sync_scales(work);
-    watch.lap(result.times.wait);
+    for (auto const& b : work) { begun.tokens += static_cast<double>(b.token_count()); }
+    watch.lap(begun.times.wait);
 
-    reducer_->begin(compute_);
-    auto const own = forward_backward(work, scales);
-    watch.lap(result.times.compute);
-    reducer_->finish(compute_, settings_.patience);
-    watch.lap(result.times.wait);
-
-    optimizer_.step(weights_, gradients_, result.learning_rate, *reducer_->status());
-    model_->refresh();
-    watch.lap(result.times.optimizer);
-    report(work, own, result);
+    auto const sites = dropout_sites{settings_.model,
+                                     settings_.model.dropout,
+                                     settings_.seed,
+                                     static_cast<std::uint32_t>(step_)};
+    for (auto m = std::size_t{0}; m < work.size(); ++m) {
+      model_.take(work[m]);
+      watch.lap(begun.times.compute);
+      run_micro_step(sites, scales, m == 0, m + 1 == work.size(), begun);
+      watch.skip();
+    }
+    losses_.close();
     ++step_;
+    begun.times.total = watch.total();
+    under_way_.push_back(begun);
+  }
+
+  /// Steps that were started and not told.
+  [[nodiscard]] std::size_t under_way() const { return under_way_.size(); }
+
+  /// What the oldest of them did.
+  step_result sync_result() {
+    gradlane::expects(!under_way_.empty(), "trainer: no step is under way");
+    auto watch  = stopwatch{};
+    auto result = under_way_.front();
+    under_way_.pop_front();
+    report(result);
     watch.lap(result.times.wait);
-    result.times.total = watch.total();
+    result.times.total += watch.total();
     return result;
   }
 
@@ -116,26 +133,28 @@ class trainer {
     auto const pieces     = samples.size() / settings_.batch_size + 1;
     auto const work       = gradlane::balance::deal(samples, {.ranks = ranks_, .steps = pieces});
     auto sum              = losses{};
+    update_->wait(0, list_.size(), compute_);
     for (auto piece = std::size_t{0}; piece < pieces; ++piece) {
-      sum += model_->forward(make_batch(data, work.bin(piece, rank_), 0), no_dropout);
+      sum += model_.forward(make_batch(data, work.bin(piece, rank_), 0), no_dropout);
     }
     return totals_.sync_mean(sum);
   }
 
-  /// Goes on where another run stood; its weights and optimizer must have been put in place.
-  void resume(std::uint64_t step, data_place const& at) {
+  /// Weights and optimizer as a checkpoint holds them. Collective; on rank 0, and good until the
+  /// next step.
+  [[nodiscard]] model_state sync_state() { return update_->sync_state(compute_); }
+
+  /// Goes on where another run stood.
+  void resume(std::uint64_t step, data_place const& at, model_state const& state) {
     batches_.restore(at);
+    update_->restore(state, compute_);
     step_ = step;
-    model_->refresh();
   }
 
   [[nodiscard]] std::uint64_t next_step() const { return step_; }
   [[nodiscard]] parameter_list const& list() const { return list_; }
-  [[nodiscard]] std::span<float> weights() { return weights_; }
-  [[nodiscard]] optimizer& update() { return optimizer_; }
   [[nodiscard]] data_place place() const { return batches_.place(); }
-  [[nodiscard]] rank_totals<Comm>& totals() { return totals_; }
-  [[nodiscard]] std::string describe() const { return batches_.describe() + reducer_->describe(); }
+  [[nodiscard]] std::string describe() { return batches_.describe() + update_->describe(); }
 
  private:
   struct loss_scales {
@@ -157,23 +176,33 @@ class trainer {
     return {.masked_lm = share(counts[0]), .next_sentence = share(counts[1])};
   }
 
-  /// The gradients of all micro-steps, added up where they are reduced; each is marked ready, and
-  /// so may be on its way, when backward of the last micro-step has completed it.
-  losses forward_backward(std::vector<batch> const& work, loss_scales const& scales) {
-    auto const sites = dropout_sites{settings_.model,
-                                     settings_.model.dropout,
-                                     settings_.seed,
-                                     static_cast<std::uint32_t>(step_)};
-    auto sum         = losses{};
-    for (auto m = std::size_t{0}; m < work.size(); ++m) {
-      auto const last = m + 1 == work.size();
-      sum += model_->forward(work[m], sites);
-      model_->backward(
-          scales.masked_lm, scales.next_sentence, gradients_, m > 0, [&](std::size_t parameter) {
-            if (last) { reducer_->ready(parameter, compute_); }
-          });
-    }
-    return sum;
+  /// Forward and backward of the batch that the model has taken. Gradients of all micro-steps are
+  /// added up where they are reduced; each is marked ready, and so may be on its way, when backward
+  /// of the last micro-step has completed it.
+  void run_micro_step(dropout_sites const& sites,
+                      loss_scales const& scales,
+                      bool first,
+                      bool last,
+                      step_result& result) {
+    auto watch = stopwatch{};
+    model_.start_forward(sites, [&](std::size_t begin, std::size_t end) {
+      if (first) { update_->wait(begin, end, compute_); }
+    });
+    losses_.add(model_);
+    if (last) { update_->begin(compute_, result.learning_rate); }
+    model_.backward(scales.masked_lm,
+                    scales.next_sentence,
+                    update_->gradients(),
+                    !first,
+                    [&](std::size_t parameter) {
+                      if (last) { update_->ready(parameter, compute_); }
+                    });
+    watch.lap(result.times.compute);
+    if (!last) { return; }
+    update_->finish(compute_);
+    watch.lap(result.times.wait);
+    update_->apply(compute_);
+    watch.lap(result.times.optimizer);
   }
 
   [[nodiscard]] double clipped_fraction(gradlane::step_report const& numbers) const {
@@ -184,37 +213,48 @@ class trainer {
     return static_cast<double>(clipped) / static_cast<double>(numbers.buckets.size());
   }
 
-  void report(std::vector<batch> const& work, losses const& own, step_result& result) {
-    auto const& numbers     = reducer_->sync_report();
+  void report(step_result& result) {
+    auto const& numbers     = update_->sync_report();
     result.gradient_norm    = numbers.norm;
     result.clipped_fraction = clipped_fraction(numbers);
     result.skipped          = numbers.skipped;
-    result.losses           = totals_.sync_mean(own);
-    auto tokens             = std::array{0.0};
-    for (auto const& b : work) { tokens[0] += static_cast<double>(b.token_count()); }
-    auto largest = tokens;
+    result.losses           = totals_.sync_mean(losses_.sync_take());
+    auto tokens             = std::array{result.tokens};
+    auto largest            = tokens;
     totals_.sync_sum(tokens);
     totals_.sync_max(largest);
     result.tokens            = tokens[0];
     result.largest_over_mean = largest[0] * static_cast<double>(ranks_) / tokens[0];
   }
 
+  [[nodiscard]] typename Place::host_communicator split_ranks() {
+    return place_.host_ranks.split(0, place_.host_ranks.rank());
+  }
+
+  [[nodiscard]] std::vector<float> initial_weights() const {
+    auto result = std::vector<float>(list_.total());
+    initialise(list_, result, settings_.seed);
+    return result;
+  }
+
+  [[nodiscard]] std::span<float> weights() { return {weights_.data(), weights_.size()}; }
+
   training_settings settings_;
+  Place place_;
   parameter_list list_;
   sample_source const& data_;
   std::size_t ranks_;
   std::size_t rank_;
   std::uint64_t step_{0};
-  std::vector<float> weights_;  // flat, as list_ lays it out
-  Device device_;
-  std::optional<model<Device>> model_;
-  optimizer optimizer_;
-  rank_totals<Comm> totals_;
-  balanced_batches<Comm> batches_;
-  gradlane::gradient_buckets<gradlane::host::device> buckets_;
-  std::vector<std::span<float>> gradients_;  // by parameter, in the buckets
-  std::unique_ptr<reducer<Comm>> reducer_;
-  gradlane::host::stream compute_;
+  rank_totals<typename Place::host_communicator> totals_;
+  balanced_batches<typename Place::host_communicator> batches_;
+  typename Place::stream compute_;
+  typename Place::floats weights_;  // flat, as list_ lays it out
+  typename Place::model_device device_;
+  model<typename Place::model_device> model_;
+  std::unique_ptr<weight_update<Place>> update_;
+  typename Place::kept_losses losses_;
+  std::deque<step_result> under_way_;
 };
 
 }  // namespace bert

@@ -4,13 +4,17 @@
 #include "../parameters.hpp"  // for parameter_list
 #include "settings.hpp"       // for training_settings, clip_mode
 
+#include <gradlane/buckets/parameter.hpp>   // for parameter
 #include <gradlane/buckets/plan.hpp>        // for bucket_plan
+#include <gradlane/clip/policy.hpp>         // for after, before, bucketwise, none, automatic, skip
+#include <gradlane/clip/rules.hpp>          // for pipeline_options
+#include <gradlane/clip/threshold.hpp>      // for equal
 #include <gradlane/clip_allreduce.hpp>      // for clip_allreduce
 #include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
-#include <gradlane/host/device.hpp>         // for device
 #include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
 
 #include <algorithm>  // for min
+#include <cstddef>    // for size_t
 #include <memory>     // for make_unique, unique_ptr
 #include <utility>    // for move
 #include <vector>     // for vector
@@ -27,23 +31,22 @@ namespace bert {
                                 .first_cap_bytes = std::min(bucket_bytes, std::size_t{1} << 20U)}};
 }
 
-template <class Comm>
-using reducer = gradlane::reduction_pipeline<gradlane::host::device, Comm>;
-
 /// The pipeline for the clip mode wanted; a step in which a gradient is not finite is skipped.
-template <class Comm>
-[[nodiscard]] std::unique_ptr<reducer<Comm>> make_reducer(
-    gradlane::gradient_buckets<gradlane::host::device>& buckets,
+/// @param reduction  of gradlane::average or gradlane::reduce.
+template <class Lane, class Comm, class Reduction>
+[[nodiscard]] std::unique_ptr<gradlane::reduction_pipeline<Lane, Comm>> make_pipeline(
+    gradlane::gradient_buckets<Lane>& buckets,
     Comm& comm,
-    training_settings const& settings) {
+    training_settings const& settings,
+    Reduction reduction,
+    gradlane::pipeline_options const& options = {}) {
+  using pipeline  = gradlane::reduction_pipeline<Lane, Comm>;
   namespace clip  = gradlane::clip;
-  auto const make = [&](auto policy) -> std::unique_ptr<reducer<Comm>> {
-    using pipeline = gradlane::clip_allreduce<gradlane::host::device,
-                                              Comm,
-                                              decltype(policy),
-                                              gradlane::average::ranks,
-                                              gradlane::non_finite::skip>;
-    return std::make_unique<pipeline>(buckets, comm, policy);
+  auto const make = [&](auto policy) -> std::unique_ptr<pipeline> {
+    using skip = gradlane::non_finite::skip;
+    using made = gradlane::clip_allreduce<Lane, Comm, decltype(policy), Reduction, skip>;
+    return std::make_unique<made>(
+        buckets, comm, policy, reduction, skip{}, gradlane::scaling::automatic{}, options);
   };
   auto const bound = settings.clip_norm;
   switch (settings.clip) {
