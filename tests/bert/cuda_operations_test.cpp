@@ -2,7 +2,7 @@
 #include "cuda_memory.hpp"  // for on_cuda
 #include "operations.hpp"   // for BERT_OPERATIONS_CONFORMANCE, twin, twin_reals
 
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
 #include <doctest/doctest.h>
 
@@ -55,4 +55,4 @@ TEST_CASE_TEMPLATE("cuda dropout masks are the reference's, bit for bit", T, flo
 
 }  // namespace
 
-BERT_OPERATIONS_CONFORMANCE(on_cuda<float>, on_cuda<gradlane::bf16>);
+BERT_OPERATIONS_CONFORMANCE(on_cuda<float>, on_cuda<gradlane::bf16>, on_cuda<gradlane::fp16>);

@@ -11,11 +11,11 @@
 // 1e-6 in the norm; exp and erf add 4e-7. Bound 4e-6.
 // bf16: each stored value is rounded once, by at most 2^-9 of itself (2^-9 / √3 in the norm), and
 // at most three such steps follow each other (the normalised row, its product, the result).
-// Bound 2^-8.
+// Bound 2^-8. fp16: three bits more, while values lie within its range.
 
 #include "support.hpp"  // for make_batch, noise, relative_error, tiny_config
 
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
 #include <doctest/doctest.h>
 
@@ -23,19 +23,20 @@
 #include <bert/entropy.hpp>
 #include <bert/reference.hpp>
 
-#include <cstddef>      // for size_t
-#include <cstdint>      // for int32_t, uint32_t
-#include <limits>       // for numeric_limits
-#include <span>         // for span
-#include <type_traits>  // for is_same_v
-#include <vector>       // for vector
+#include <cstddef>  // for size_t
+#include <cstdint>  // for int32_t, uint32_t
+#include <limits>   // for numeric_limits
+#include <span>     // for span
+#include <vector>   // for vector
 
 namespace bert::test {
 
-using gradlane::bf16;
-
 template <class T>
-constexpr double bound = std::is_same_v<T, float> ? 4e-6 : 0x1p-8;
+constexpr double bound = 4e-6;
+template <>
+inline constexpr double bound<gradlane::bf16> = 0x1p-8;
+template <>
+inline constexpr double bound<gradlane::fp16> = 0x1p-11;
 
 inline constexpr auto poison = std::numeric_limits<float>::quiet_NaN();
 
@@ -168,8 +169,8 @@ TEST_CASE_TEMPLATE_DEFINE("linear agrees with the reference", On, bert_linear) {
     auto dy            = twin<On>{n, 3 * 96, 3};
     auto dx            = twin<On>{n, 40};
     auto dw            = twin_reals<On>{96 * 40};
-    if (std::is_same_v<T, bf16>) {  // the working copy is rounded
-      for (auto& value : w.exact) { value = static_cast<double>(static_cast<float>(bf16{value})); }
+    for (auto& value : w.exact) {  // the working copy is rounded
+      value = static_cast<double>(static_cast<float>(T{static_cast<float>(value)}));
     }
     auto const bias = [&](auto parameters) { return parameters.subspan(5 + 96 * 40); };
     f.fast.load(w.span());

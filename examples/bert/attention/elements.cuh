@@ -6,7 +6,7 @@
 
 #include <cstdint>  // for uint32_t
 
-namespace bert::attention::tensor_core {
+namespace bert::attention {
 
 /// All that differs between the 16-bit types: how pairs are packed, and the tensor cores'
 /// instruction. Rounding is to nearest; fp16 has Inf for what lies beyond its range.
@@ -55,4 +55,4 @@ struct element_traits<__half> {
   }
 };
 
-}  // namespace bert::attention::tensor_core
+}  // namespace bert::attention

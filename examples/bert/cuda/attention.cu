@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../attention/attention.cuh"  // for forward, backward, ragged_batch, row_terms
 #include "attention.hpp"
+#include "elements.cuh"  // for cuda_type
 
 #include <gradlane/error.hpp>  // for expects
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
-#include <cuda_bf16.h>
-
-#include <type_traits>  // for conditional_t, is_const_v, is_same_v, remove_const_t
+#include <type_traits>  // for conditional_t, is_const_v, remove_const_t
 
 namespace bert::cuda {
 
@@ -16,9 +15,8 @@ namespace {
 /// The elements of a matrix without gaps, under the names that CUDA has for their type.
 template <class T>
 auto whole(matrix_view<T> m) {
-  using plain   = std::remove_const_t<T>;
-  using cuda_of = std::conditional_t<std::is_same_v<plain, float>, float, __nv_bfloat16>;
-  using element = std::conditional_t<std::is_const_v<T>, cuda_of const, cuda_of>;
+  using value   = cuda_type<std::remove_const_t<T>>;
+  using element = std::conditional_t<std::is_const_v<T>, value const, value>;
   gradlane::expects(m.stride == m.cols, "bert::cuda: attention takes matrices without gaps");
   return std::span<element>{reinterpret_cast<element*>(m.data), m.rows * m.cols};
 }
@@ -79,5 +77,6 @@ void attention_operations<Value>::attention_gradient(index const& rows,
 
 template class attention_operations<float>;
 template class attention_operations<gradlane::bf16>;
+template class attention_operations<gradlane::fp16>;
 
 }  // namespace bert::cuda

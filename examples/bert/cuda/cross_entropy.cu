@@ -6,7 +6,7 @@
 
 #include <gradlane/cuda/error.hpp>  // for check
 #include <gradlane/error.hpp>       // for expects
-#include <gradlane/types.hpp>       // for bf16
+#include <gradlane/types.hpp>       // for bf16, fp16
 
 namespace bert::cuda {
 
@@ -72,5 +72,6 @@ entropy cross_entropy_operations<Value>::sync_read(entropy const* target) const 
 
 template class cross_entropy_operations<float>;
 template class cross_entropy_operations<gradlane::bf16>;
+template class cross_entropy_operations<gradlane::fp16>;
 
 }  // namespace bert::cuda

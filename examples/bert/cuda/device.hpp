@@ -19,10 +19,12 @@ namespace bert::cuda {
 
 /// The operations of a model on a GPU, enqueued on one stream.
 ///
-/// Value float: fp32 throughout. Value bf16: activations and the inputs of products in bf16; sums,
-/// statistics, parameters and their gradients in fp32. Results are the same in every run. No
-/// operation waits, but those called sync; none allocates, once it has seen the largest batch. One
-/// device serves one model; the stream must outlive it and be of the current device.
+/// Value float: fp32 throughout. Value bf16 or fp16: activations and the inputs of products in
+/// that; sums, statistics, parameters and their gradients in fp32. fp16 wants a loss scale
+/// (loss_scaler): what it cannot hold becomes Inf, or NaN further on, and reaches the gradients of
+/// parameters, so that the pipeline skips the step. Results are the same in every run. No operation
+/// waits, but those called sync; none allocates, once it has seen the largest batch. One device
+/// serves one model; the stream must outlive it and be of the current device.
 template <class Value>
 class device : public linear_operations<Value>,
                public norm_operations<Value>,

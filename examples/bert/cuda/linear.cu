@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cast_kernels.cuh"  // for round_to_bf16
+#include "cast_kernels.cuh"  // for round_elements
 #include "launch.cuh"        // for ceil_div, launch
 #include "linear.hpp"
 #include "tuning.hpp"  // for map_threads
 
 #include <gradlane/cuda/error.hpp>  // for check
+#include <gradlane/types.hpp>       // for bf16, fp16
 
 namespace bert::cuda {
 
-void working_copy<gradlane::bf16>::load(execution const& on, std::span<float const> parameters) {
+template <class Value>
+void working_copy<Value>::load(execution const& on, std::span<float const> parameters) {
   values_.grow(parameters.size());
-  launch(round_to_bf16<tuning::map_threads>,
+  launch(round_elements<tuning::map_threads, Value>,
          dim3(ceil_div(parameters.size(), 4 * tuning::map_threads)),
          dim3(tuning::map_threads),
          on.stream(),
@@ -43,7 +45,10 @@ void linear_operations<Value>::linear_weight_gradient(in dy,
   }
 }
 
+template class working_copy<gradlane::bf16>;
+template class working_copy<gradlane::fp16>;
 template class linear_operations<float>;
 template class linear_operations<gradlane::bf16>;
+template class linear_operations<gradlane::fp16>;
 
 }  // namespace bert::cuda

@@ -6,15 +6,20 @@
 #include "matmul.hpp"          // for matmul
 #include "memory.hpp"          // for device_buffer
 
-#include <gradlane/types.hpp>  // for bf16
-
 #include <span>  // for span
 
 namespace bert::cuda {
 
-/// The parameters in the type that products read: themselves, or a copy rounded to bf16.
+/// The parameters in the type that products read: themselves, or a copy rounded to 16 bits.
 template <class Value>
-class working_copy;
+class working_copy {
+ public:
+  void load(execution const& on, std::span<float const> parameters);
+  [[nodiscard]] std::span<Value> values() const { return {values_.data(), values_.size()}; }
+
+ private:
+  device_buffer<Value> values_;
+};
 
 template <>
 class working_copy<float> {
@@ -26,19 +31,7 @@ class working_copy<float> {
   std::span<float const> values_;
 };
 
-template <>
-class working_copy<gradlane::bf16> {
- public:
-  void load(execution const& on, std::span<float const> parameters);
-  [[nodiscard]] std::span<gradlane::bf16> values() const {
-    return {values_.data(), values_.size()};
-  }
-
- private:
-  device_buffer<gradlane::bf16> values_;
-};
-
-/// Linear layers with sums in fp32; see reference.hpp for the meaning. In bf16 a working copy of
+/// Linear layers with sums in fp32; see reference.hpp for the meaning. In 16 bits a working copy of
 /// the parameters is rounded by each load; gradients of weights stay fp32.
 template <class Value>
 class linear_operations {

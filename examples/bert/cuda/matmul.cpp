@@ -6,7 +6,7 @@
 
 #include <gradlane/detail/unique_handle.hpp>  // for unique_handle
 #include <gradlane/error.hpp>                 // for error, expects
-#include <gradlane/types.hpp>                 // for bf16
+#include <gradlane/types.hpp>                 // for bf16, fp16
 
 #include <cublasLt.h>
 
@@ -16,7 +16,7 @@
 #include <cstdint>      // for uint32_t, uint64_t, uintptr_t
 #include <map>          // for map
 #include <string>       // for string
-#include <type_traits>  // for is_same_v
+#include <type_traits>  // for remove_const_t
 
 namespace bert::cuda {
 
@@ -43,7 +43,11 @@ using lt_preference = gradlane::detail::unique_handle<
     lt_traits<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
 template <class T>
-constexpr auto type_of = std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF;
+constexpr cudaDataType type_of = CUDA_R_32F;
+template <>
+constexpr cudaDataType type_of<gradlane::bf16> = CUDA_R_16BF;
+template <>
+constexpr cudaDataType type_of<gradlane::fp16> = CUDA_R_16F;
 
 /// In bytes, 256 at most; 0 for null.
 [[nodiscard]] std::uint32_t alignment_of(void const* data) {
@@ -145,6 +149,10 @@ plan make_plan(cublasLtHandle_t handle,
   set(preferred, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b.alignment());
   set(preferred, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c.alignment());
   set(preferred, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, c.alignment());
+  // parts of a sum are added up in fp32, too, not in the type of the result
+  set(preferred,
+      CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   auto found = cublasLtMatmulHeuristicResult_t{};
   auto count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle,
@@ -243,5 +251,6 @@ void matmul<Value>::multiply_sum_rows(matrix_view<Value const> y,
 
 template class matmul<float>;
 template class matmul<gradlane::bf16>;
+template class matmul<gradlane::fp16>;
 
 }  // namespace bert::cuda

@@ -8,7 +8,7 @@
 
 namespace bert::cuda {
 
-/// Products of fp32 or bf16 matrices by cuBLASLt, with sums in fp32 (never in TF32).
+/// Products of fp32, bf16 or fp16 matrices by cuBLASLt, with sums in fp32 (never in TF32).
 ///
 /// cuBLASLt is asked once for each shape, stride and alignment which of its kernels to use, and has
 /// one workspace of fixed size, so that a product has the same bits in every step and run.

@@ -8,7 +8,7 @@
 
 #include <gradlane/cuda/error.hpp>  // for check
 #include <gradlane/error.hpp>       // for expects
-#include <gradlane/types.hpp>       // for bf16
+#include <gradlane/types.hpp>       // for bf16, fp16
 
 #include <algorithm>  // for clamp, max, min
 #include <array>      // for array
@@ -251,5 +251,6 @@ void norm_operations<Value>::add_rows(group_view const& group,
 
 template class norm_operations<float>;
 template class norm_operations<gradlane::bf16>;
+template class norm_operations<gradlane::fp16>;
 
 }  // namespace bert::cuda

@@ -6,6 +6,7 @@
 
 #include <gradlane/cuda/error.hpp>  // for check
 #include <gradlane/error.hpp>       // for expects
+#include <gradlane/types.hpp>       // for bf16, fp16
 
 #include <algorithm>  // for min
 #include <vector>     // for vector
@@ -89,10 +90,11 @@ optimizer::optimizer(parameter_list const& list,
 optimizer::~optimizer()                    = default;
 optimizer::optimizer(optimizer&&) noexcept = default;
 
+template <class Working>
 void optimizer::step(std::span<float> parameters,
                      double learning_rate,
                      gradlane::step_status const* status,
-                     std::span<gradlane::bf16> working) {
+                     std::span<Working> working) {
   expects(parameters.size() == total_, "optimizer: the parameters have the wrong size");
   expects(working.empty() || working.size() == total_, "optimizer: the copy has the wrong size");
   auto const& s      = settings_;
@@ -103,8 +105,8 @@ void optimizer::step(std::span<float> parameters,
                                       static_cast<float>(s.epsilon),
                                       static_cast<float>(learning_rate),
                                       s.trust_without_decay};
-  auto const all     = update_vectors{
-      parameters.data(), first_.data(), second_.data(), working.empty() ? nullptr : working.data()};
+  auto const all     = update_vectors{parameters.data(), first_.data(), second_.data()};
+  auto* const copy   = working.empty() ? nullptr : working.data();
   auto const& t      = *tables_;
   auto* const f      = t.factors.data();
   auto const grid    = dim3(static_cast<unsigned>(t.blocks.size()));
@@ -112,7 +114,7 @@ void optimizer::step(std::span<float> parameters,
   launch(
       begin_update<1>, dim3(1), dim3(1), stream_, status, s.beta1, s.beta2, s.bias_correction, f);
   if (s.rule == update_rule::adamw) {
-    launch(adamw<optimizer_threads>,
+    launch(adamw<optimizer_threads, Working>,
            grid,
            threads,
            stream_,
@@ -120,7 +122,8 @@ void optimizer::step(std::span<float> parameters,
            f,
            t.tensors.data(),
            t.blocks.data(),
-           all);
+           all,
+           copy);
     return;
   }
   launch(lamb_moments<optimizer_threads>,
@@ -142,7 +145,7 @@ void optimizer::step(std::span<float> parameters,
          t.tensors.data(),
          t.norms.data(),
          t.ratios.data());
-  launch(lamb_apply<optimizer_threads>,
+  launch(lamb_apply<optimizer_threads, Working>,
          grid,
          threads,
          stream_,
@@ -151,8 +154,18 @@ void optimizer::step(std::span<float> parameters,
          t.tensors.data(),
          t.blocks.data(),
          all,
-         t.ratios.data());
+         t.ratios.data(),
+         copy);
 }
+
+template void optimizer::step(std::span<float>,
+                              double,
+                              gradlane::step_status const*,
+                              std::span<gradlane::bf16>);
+template void optimizer::step(std::span<float>,
+                              double,
+                              gradlane::step_status const*,
+                              std::span<gradlane::fp16>);
 
 std::uint64_t optimizer::sync_steps() const {
   auto result = step_factors{};

@@ -40,13 +40,14 @@ class optimizer {
   /// Enqueues one step, which counts unless it is skipped.
   /// @param parameters  the flat vector of the list, in the device's memory; updated.
   /// @param status      in the device's memory, or null: neither scaled nor skipped.
-  /// @param working     empty, or device<bf16>::working(), which is refreshed: model::refresh() is
-  ///                    then not needed.
+  /// @param working     empty, or device<Working>::working(), in bf16 or fp16, which is refreshed:
+  ///                    model::refresh() is then not needed.
   /// @throws gradlane::contract_error if sizes do not fit the list.
+  template <class Working = gradlane::bf16>
   void step(std::span<float> parameters,
             double learning_rate,
             gradlane::step_status const* status = nullptr,
-            std::span<gradlane::bf16> working   = {});
+            std::span<Working> working          = {});
 
   [[nodiscard]] optimizer_settings const& settings() const { return settings_; }
   /// m and v, laid out as the parameters, in the device's memory.

@@ -4,7 +4,6 @@
 #include "quads.cuh"  // for all_lanes, load_vector, quad, store_vector
 
 #include <gradlane/clip/report.hpp>  // for step_status
-#include <gradlane/types.hpp>        // for bf16
 
 #include <cstddef>  // for size_t
 #include <cstdint>  // for uint32_t, uint64_t
@@ -60,7 +59,6 @@ struct update_vectors {
   float* parameters;
   float* first;
   float* second;
-  gradlane::bf16* working;  // or null
 };
 
 [[nodiscard]] __device__ inline double power(double base, std::uint64_t exponent) {
@@ -90,7 +88,6 @@ struct update_part {
   float* parameters;
   float* first;
   float* second;
-  gradlane::bf16* working;
   int size;
   float decay;
 
@@ -101,7 +98,6 @@ struct update_part {
         parameters{all.parameters + block.offset},
         first{all.first + block.offset},
         second{all.second + block.offset},
-        working{all.working == nullptr ? nullptr : all.working + block.offset},
         size{block.size},
         decay{tensor.decay} {}
 };
@@ -140,30 +136,34 @@ struct moments {
   }
 };
 
-__device__ inline void apply(
-    update_part const& part, int at, float rate, quad p, quad const& direction) {
+/// @param working  the part's copy in 16 bits, or null.
+template <class Working>
+__device__ void apply(
+    update_part const& part, Working* working, int at, float rate, quad p, quad const& direction) {
   for (auto e = 0; e < 4; ++e) { p.x[e] -= rate * direction.x[e]; }
   store_vector(p, part.parameters, at, part.size);
-  if (part.working != nullptr) { store_vector(p, part.working, at, part.size); }
+  if (working != nullptr) { store_vector(p, working, at, part.size); }
 }
 
-template <unsigned Threads>
+template <unsigned Threads, class Working>
 __global__ void __launch_bounds__(Threads) adamw(update_numbers n,
                                                  step_factors const* factors,
                                                  tensor_entry const* tensors,
                                                  block_entry const* blocks,
-                                                 update_vectors all) {
+                                                 update_vectors all,
+                                                 Working* working) {
   auto const f = *factors;
   if (f.skip) { return; }
   auto const block = blocks[blockIdx.x];
   auto const part  = update_part{all, tensors[block.tensor], block};
+  auto* const copy = working == nullptr ? nullptr : working + block.offset;
   for (auto at = static_cast<int>(4 * threadIdx.x); at < part.size;
        at += static_cast<int>(4 * Threads)) {
     auto state   = moments{part, at};
     auto const p = load_vector(part.parameters, at, part.size);
     state.update(n, f.gradient, load_vector(part.gradient, at, part.size));
     state.save(part, at);
-    apply(part, at, n.learning_rate, p, state.direction(n, f, part.decay, p));
+    apply(part, copy, at, n.learning_rate, p, state.direction(n, f, part.decay, p));
   }
 }
 
@@ -233,23 +233,25 @@ __global__ void __launch_bounds__(Threads) lamb_ratios(update_numbers n,
 }
 
 /// LAMB, third.
-template <unsigned Threads>
+template <unsigned Threads, class Working>
 __global__ void __launch_bounds__(Threads) lamb_apply(update_numbers n,
                                                       step_factors const* factors,
                                                       tensor_entry const* tensors,
                                                       block_entry const* blocks,
                                                       update_vectors all,
-                                                      float const* ratios) {
+                                                      float const* ratios,
+                                                      Working* working) {
   auto const f = *factors;
   if (f.skip) { return; }
   auto const block = blocks[blockIdx.x];
   auto const part  = update_part{all, tensors[block.tensor], block};
+  auto* const copy = working == nullptr ? nullptr : working + block.offset;
   auto const rate  = n.learning_rate * ratios[block.tensor];
   for (auto at = static_cast<int>(4 * threadIdx.x); at < part.size;
        at += static_cast<int>(4 * Threads)) {
     auto const state = moments{part, at};
     auto const p     = load_vector(part.parameters, at, part.size);
-    apply(part, at, rate, p, state.direction(n, f, part.decay, p));
+    apply(part, copy, at, rate, p, state.direction(n, f, part.decay, p));
   }
 }
 

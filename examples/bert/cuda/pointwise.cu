@@ -6,7 +6,7 @@
 #include "tuning.hpp"
 
 #include <gradlane/error.hpp>  // for expects
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
 #include <algorithm>  // for max, min
 #include <array>      // for array
@@ -121,5 +121,6 @@ void pointwise_operations<Value>::scatter_add(in y,
 
 template class pointwise_operations<float>;
 template class pointwise_operations<gradlane::bf16>;
+template class pointwise_operations<gradlane::fp16>;
 
 }  // namespace bert::cuda

@@ -2,12 +2,9 @@
 #pragma once
 
 #include "../dropout.hpp"  // for dropout, row_bytes
+#include "elements.cuh"    // for half_width, pairs_of
 
-#include <gradlane/types.hpp>  // for bf16
-
-#include <cuda_bf16.h>
-
-#include <cstdint>  // for int32_t, uint32_t, uintptr_t
+#include <cstdint>  // for int32_t, uint16_t, uint32_t, uintptr_t
 
 // What the kernels are made of: a thread moves four elements at once, where they lie aligned.
 namespace bert::cuda {
@@ -21,22 +18,20 @@ struct quad {
   auto const v = *reinterpret_cast<float4 const*>(from);
   return {{v.x, v.y, v.z, v.w}};
 }
-[[nodiscard]] __device__ inline quad load(gradlane::bf16 const* from) {
-  auto const v = *reinterpret_cast<uint2 const*>(from);
-  return {{__uint_as_float(v.x << 16U),
-           __uint_as_float(v.x & 0xFFFF0000U),
-           __uint_as_float(v.y << 16U),
-           __uint_as_float(v.y & 0xFFFF0000U)}};
+template <half_width T>
+[[nodiscard]] __device__ quad load(T const* from) {
+  auto const v    = *reinterpret_cast<uint2 const*>(from);
+  auto const low  = pairs_of<T>::unpack(v.x);
+  auto const high = pairs_of<T>::unpack(v.y);
+  return {{low.x, low.y, high.x, high.y}};
 }
 __device__ inline void store(quad const& value, float* to) {
   *reinterpret_cast<float4*>(to) = {value.x[0], value.x[1], value.x[2], value.x[3]};
 }
-__device__ inline void store(quad const& value, gradlane::bf16* to) {
-  auto const pair = [&](int first) {
-    auto const both = __floats2bfloat162_rn(value.x[first], value.x[first + 1]);
-    return *reinterpret_cast<unsigned const*>(&both);
-  };
-  *reinterpret_cast<uint2*>(to) = {pair(0), pair(2)};
+template <half_width T>
+__device__ void store(quad const& value, T* to) {
+  *reinterpret_cast<uint2*>(to) = {pairs_of<T>::pack(value.x[0], value.x[1]),
+                                   pairs_of<T>::pack(value.x[2], value.x[3])};
 }
 
 /// Whether elements index … index + 3 of a vector can be moved at once.
@@ -46,9 +41,11 @@ template <class T>
 }
 
 [[nodiscard]] __device__ inline float as_float(float value) { return value; }
-[[nodiscard]] __device__ inline float as_float(gradlane::bf16 value) {
-  return __uint_as_float(std::uint32_t{value.bits} << 16U);
+template <half_width T>
+[[nodiscard]] __device__ float as_float(T value) {
+  return pairs_of<T>::unpack(value.bits).x;
 }
+
 /// Elements index … index + 3 of a vector; 0 beyond its end, and where it is null.
 template <class T>
 [[nodiscard]] __device__ quad load_vector(T const* vector, int index, int size) {
@@ -62,8 +59,9 @@ template <class T>
 }
 
 __device__ inline void store(float value, float& to) { to = value; }
-__device__ inline void store(float value, gradlane::bf16& to) {
-  to.bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+template <half_width T>
+__device__ void store(float value, T& to) {
+  to.bits = static_cast<std::uint16_t>(pairs_of<T>::pack(value, 0));
 }
 /// Writes them, but for those beyond the end.
 template <class T>
