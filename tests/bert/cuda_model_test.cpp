@@ -6,7 +6,7 @@
 #include "support.hpp"      // for formula_parameters, make_batch, relative_error
 
 #include <gradlane/cuda/error.hpp>  // for check
-#include <gradlane/types.hpp>       // for bf16
+#include <gradlane/types.hpp>       // for bf16, fp16
 
 #include <doctest/doctest.h>
 
@@ -16,10 +16,11 @@
 #include <bert/model.hpp>
 #include <bert/parameters.hpp>
 
-#include <cmath>    // for abs
-#include <cstddef>  // for size_t
-#include <span>     // for span
-#include <vector>   // for vector
+#include <algorithm>  // for all_of
+#include <cmath>      // for abs, isfinite
+#include <cstddef>    // for size_t
+#include <span>       // for span
+#include <vector>     // for vector
 
 // The model on CUDA against the same on the CPU: same weights, batches and dropout.
 //
@@ -32,6 +33,7 @@ namespace {
 
 using namespace bert;
 using gradlane::bf16;
+using gradlane::fp16;
 using test::on_cpu;
 using test::on_cuda;
 using test::run_model;
@@ -55,7 +57,7 @@ TEST_CASE("cuda model in fp32 is the CPU's to 1e-4, dropout on") {
   CHECK(a.sums.correct == b.sums.correct);
 }
 
-TEST_CASE_TEMPLATE("cuda model agrees with Hugging Face's BERT", T, float, bf16) {
+TEST_CASE_TEMPLATE("cuda model agrees with Hugging Face's BERT", T, float, bf16, fp16) {
   auto device = on_cuda<T>::make();
   test::check_golden<on_cuda<T>>(test::golden::heads_of_64, device, test::golden_bound<T>);
 }
@@ -91,6 +93,35 @@ TEST_CASE("cuda model in bf16 is as near to fp32 as the CPU's in bf16, dropout o
   }
 }
 
+TEST_CASE("cuda model in fp16 with a loss scale is nearer to fp32 than in bf16, dropout on") {
+  auto own         = on_cuda<fp16>::make();
+  auto other       = on_cuda<bf16>::make();
+  auto full        = on_cuda<float>::make();
+  auto const exact = run_model<on_cuda<float>>(config(), full, data());
+  auto const a     = run_model<on_cuda<fp16>>(config(), own, data(), 0.1, 0x1p8);
+  auto const b     = run_model<on_cuda<bf16>>(config(), other, data());
+  CHECK(std::abs(a.sums.masked_lm / exact.sums.masked_lm - 1) < 1e-3);
+  CHECK(std::abs(a.sums.next_sentence / exact.sums.next_sentence - 1) < 1e-3);
+  auto const in_fp16 = errors(a, exact);
+  auto const in_bf16 = errors(b, exact);
+  for (auto i = std::size_t{0}; i < in_fp16.size(); ++i) {
+    CAPTURE(i);
+    CHECK(in_fp16[i] < 0.25 * in_bf16[i] + 0x1p-11);
+  }
+}
+
+TEST_CASE("cuda model in fp16 shows in every gradient that a loss scale is too high") {
+  auto own          = on_cuda<fp16>::make();
+  auto const list   = parameter_list{config()};
+  auto const result = run_model<on_cuda<fp16>>(config(), own, data(), 0.1, 0x1p40);
+  CHECK(std::isfinite(result.sums.masked_lm));
+  for (auto i = std::size_t{0}; i < list.size(); ++i) {
+    auto const of = list.slice(std::span<float const>{result.gradients}, i);
+    CHECK_MESSAGE(!std::all_of(of.begin(), of.end(), [](float g) { return std::isfinite(g); }),
+                  list[i].name);
+  }
+}
+
 TEST_CASE("cuda model gives a batch cut into pieces the same losses and gradients to 1e-4") {
   auto device      = on_cuda<float>::make();
   auto const whole = run_model<on_cuda<float>>(config(), device, data());
@@ -103,7 +134,7 @@ TEST_CASE("cuda model gives a batch cut into pieces the same losses and gradient
   check_close(config(), parts, whole, 1e-4, 1e-4);
 }
 
-TEST_CASE_TEMPLATE("cuda model gives the same bits in every run", T, float, bf16) {
+TEST_CASE_TEMPLATE("cuda model gives the same bits in every run", T, float, bf16, fp16) {
   auto one     = on_cuda<T>::make();
   auto other   = on_cuda<T>::make();
   auto const a = run_model<on_cuda<T>>(config(), one, data());
@@ -116,7 +147,8 @@ TEST_CASE_TEMPLATE("cuda model gives the same bits in every run", T, float, bf16
 TEST_CASE_TEMPLATE("cuda model is captured whole, once it has room: it allocates and waits nowhere",
                    T,
                    float,
-                   bf16) {
+                   bf16,
+                   fp16) {
   using gradlane::cuda::check;
   auto const list   = parameter_list{config()};
   auto const stream = test::test_stream().get();

@@ -4,6 +4,8 @@
 #include "golden.hpp"   // for result, tokens
 #include "support.hpp"  // for formula_parameters
 
+#include <gradlane/types.hpp>  // for fp16
+
 #include <doctest/doctest.h>
 
 #include <bert/batch.hpp>
@@ -36,7 +38,9 @@ namespace bert::test {
 
 /// What the two roundings come to: see cpu_model_test.cpp for bf16.
 template <class T>
-constexpr double golden_bound = std::is_same_v<T, float> ? 3e-6 : 5e-2;
+constexpr double golden_bound = std::is_same_v<T, float>            ? 3e-6
+                                : std::is_same_v<T, gradlane::fp16> ? 5e-2 / 8
+                                                                    : 5e-2;
 
 /// A model on a device against Hugging Face's in fp64: logits, losses and every gradient.
 /// @param On     a fixture as operations.hpp describes it, with read(matrix) to host memory.

@@ -27,11 +27,13 @@ struct model_result {
 
 /// A model with weights by formula over a fixture as operations.hpp describes it. Gradients of all
 /// pieces are added up, over the poison of the value 7.
+/// @param loss_scale  that the gradients are computed with, and divided by at the end.
 template <class On>
 model_result<typename On::device::real> run_model(model_config const& config,
                                                   typename On::device& device,
                                                   std::vector<batch> const& pieces,
-                                                  double probability = 0.1) {
+                                                  double probability = 0.1,
+                                                  double loss_scale  = 1) {
   using real      = typename On::device::real;
   using memory    = typename On::template memory<real>;
   auto const list = parameter_list{config};
@@ -49,10 +51,11 @@ model_result<typename On::device::real> run_model(model_config const& config,
     result.sums.next_sentence += part.next_sentence;
     result.sums.predictions += part.predictions;
     result.sums.correct += part.correct;
-    bert.backward(1.0 / 50, 1.0 / 5, spans, !first, [](std::size_t) {});
+    bert.backward(loss_scale / 50, loss_scale / 5, spans, !first, [](std::size_t) {});
     first = false;
   }
   result.gradients = gradients.values();
+  for (auto& g : result.gradients) { g = static_cast<real>(static_cast<double>(g) / loss_scale); }
   return result;
 }
 
