@@ -2,7 +2,7 @@
 #pragma once
 
 #include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>                 // for capability_set, timeout
+#include <gradlane/concepts.hpp>                 // for capability_set, no_deadline, timeout
 #include <gradlane/cuda/error.hpp>               // for check
 #include <gradlane/cuda/stream.hpp>              // for stream
 #include <gradlane/detail/collective_calls.hpp>  // for collective_calls
@@ -56,6 +56,7 @@ class modelled_link : public gradlane::detail::collective_calls<modelled_link, c
   }
 
   void set_deadline(timeout) {}
+  [[nodiscard]] static timeout deadline() { return no_deadline; }
   void poll() {}
   void abort() noexcept {}
   [[nodiscard]] modelled_link split(int, int) { return modelled_link{speed_}; }

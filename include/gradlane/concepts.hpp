@@ -138,11 +138,12 @@ struct capability_set {
 /// collective failed, the communicator stays failed.
 ///
 /// On the host: `set_deadline(t)` bounds each later collective, counted from its start on the
-/// stream. `poll()` makes progress where the communicator needs the caller's thread for it, and
-/// throws the first asynchronous error; it never blocks. `abort()` fails all work under way and to
-/// come, here and, where the transport allows, on the peers; it is idempotent and never throws.
-/// `split(color, key)` and `node_group()` are collective, block, and give a new group (all ranks
-/// give a color >= 0). Destructors never communicate.
+/// stream; `deadline()` is what it was set to, `no_deadline` at first. `poll()` makes progress
+/// where the communicator needs the caller's thread for it, and throws the first asynchronous
+/// error; it never blocks. `abort()` fails all work under way and to come, here and, where the
+/// transport allows, on the peers; it is idempotent and never throws. `split(color, key)` and
+/// `node_group()` are collective, block, and give a new group (all ranks give a color >= 0).
+/// Destructors never communicate.
 template <class C, class D>
 concept communicator_for = device<D> && requires(C& c,
                                                  C const& constant,
@@ -165,6 +166,7 @@ concept communicator_for = device<D> && requires(C& c,
   { c.receive(s, x, 0) } -> std::same_as<void>;
   { c.group(detail::probe_function{}) } -> std::same_as<void>;
   { c.set_deadline(deadline) } -> std::same_as<void>;
+  { constant.deadline() } -> std::same_as<timeout>;
   { c.poll() } -> std::same_as<void>;
   { c.abort() } noexcept -> std::same_as<void>;
   { c.split(0, 0) } -> std::same_as<C>;

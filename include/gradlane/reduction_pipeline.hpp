@@ -70,7 +70,7 @@ class reduction_pipeline {
   reduction_pipeline& operator=(reduction_pipeline&&)      = delete;
 
   virtual ~reduction_pipeline() {
-    if (phase_ == phase::open) { comm_.abort(); }
+    if (phase_ == phase::open) { stages_.abort(); }
   }
 
   /// Opens a step, or a micro-step of one, for gradients written on `compute`, which is made to
@@ -112,7 +112,7 @@ class reduction_pipeline {
         }
       }
     }
-    telling_the_bucket([&] { comm_.poll(); });
+    telling_the_bucket([&] { stages_.poll(); });
   }
 
   /// Ends the step: `compute` waits for the results.
@@ -182,7 +182,8 @@ class reduction_pipeline {
   /// The algorithm with its formulas, and the plan.
   [[nodiscard]] std::string describe() const {
     return "clip_allreduce: W = " + std::to_string(comm_.size()) +
-           ", B = " + std::to_string(plan().buckets().size()) + "\n" + policy_ + plan().describe();
+           ", B = " + std::to_string(plan().buckets().size()) + "\n" + policy_ +
+           stages_.reducer().describe() + plan().describe();
   }
 
  protected:
@@ -344,7 +345,7 @@ class reduction_pipeline {
                  : "was not reduced in time, as this rank's own streams have not written it";
     }
     phase_ = phase::failed;
-    comm_.abort();
+    stages_.abort();
     auto text = "clip_allreduce: rank " + std::to_string(comm_.rank()) + ": ";
     if (bucket < plan().buckets().size()) {
       text += "bucket " + std::to_string(bucket) + ", " + plan().name_list(bucket) + ", ";

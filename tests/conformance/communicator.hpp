@@ -662,7 +662,9 @@ TEST_CASE_TEMPLATE_DEFINE("a communicator reports a rank that does not come with
   Ranks::run([](auto& c, auto& d) {
     if (c.size() == 1) { return; }
     auto lost = c.split(0, c.rank());
+    CHECK(lost.deadline() == no_deadline);
     lost.set_deadline(std::chrono::milliseconds{100});
+    CHECK(lost.deadline() == std::chrono::milliseconds{100});
     auto u       = d.make_stream(stream_priority::high);
     auto const x = test::placed{d, u, std::vector<float>(17)};
     if (lost.rank() != lost.size() - 1) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <gradlane/buffer_view.hpp>              // for buffer_view, const_buffer_view
-#include <gradlane/concepts.hpp>                 // for capability_set, device, timeout
+#include <gradlane/concepts.hpp>                 // for capability_set, device, no_deadline, ...
 #include <gradlane/detail/collective_calls.hpp>  // for collective_calls
 #include <gradlane/types.hpp>                    // for dtype, is_floating
 
@@ -41,6 +41,7 @@ class lone_communicator
   }
 
   void set_deadline(timeout) {}
+  [[nodiscard]] static timeout deadline() { return no_deadline; }
   void poll() {}
   void abort() noexcept {}
   [[nodiscard]] lone_communicator split(int, int) { return *this; }

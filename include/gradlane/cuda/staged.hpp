@@ -86,6 +86,7 @@ class staged : public gradlane::detail::collective_calls<staged<Comm>, stream> {
   }
 
   void set_deadline(timeout t) { line_->inner().set_deadline(t); }
+  [[nodiscard]] timeout deadline() const { return line_->inner().deadline(); }
   void poll() { line_->inner().poll(); }
   void abort() noexcept { line_->inner().abort(); }
 

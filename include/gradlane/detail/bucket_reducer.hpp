@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buckets/plan.hpp>      // for bucket_plan
 #include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
@@ -11,7 +12,7 @@
 
 #include <cstddef>  // for size_t
 #include <memory>   // for make_unique, unique_ptr
-#include <string>   // for string
+#include <string>   // for string, to_string
 
 namespace gradlane::detail {
 
@@ -26,6 +27,26 @@ void check_reductions(gradient_buckets<Device>& buckets, reduction operation) {
                            "; set storage_options::reduce"};
     }
   }
+}
+
+/// @throws contract_error where a bucket does not fall into that many equal parts.
+/// @param whom  "ranks", or which ones.
+inline void check_parts(bucket_plan const& plan, std::size_t parts, std::string const& whom) {
+  for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
+    auto const count = plan.buckets()[b].count;
+    if (count % parts == 0) { continue; }
+    throw contract_error{"clip_allreduce: bucket " + std::to_string(b) + " has " +
+                         std::to_string(count) + " elements, which are no equal parts for " +
+                         std::to_string(parts) + " " + whom +
+                         "; set bucket_options::pad_to to a multiple of that"};
+  }
+}
+
+/// Part `rank` of `ranks` equal parts of `count` elements.
+[[nodiscard]] constexpr element_range equal_part(std::size_t count, int rank, int ranks) noexcept {
+  auto const size  = count / static_cast<std::size_t>(ranks);
+  auto const begin = static_cast<std::size_t>(rank) * size;
+  return {.begin = begin, .end = begin + size};
 }
 
 /// How a pipeline joins its buckets over the ranks: what a reduction policy comes to.
@@ -52,6 +73,13 @@ class bucket_reducer {
   virtual void reduce(stream& s, std::size_t bucket, float const* coefficient) = 0;
 
   [[nodiscard]] virtual bool scales(std::size_t /*bucket*/) const { return false; }
+
+  /// As of the communicator, for the groups that were split from it.
+  virtual void poll() {}
+  virtual void abort() noexcept {}
+
+  /// Whole lines on how the ranks are grouped; empty where they are not.
+  [[nodiscard]] virtual std::string describe() const { return {}; }
 
   /// Enqueues the copy to the host of what fill() tells.
   virtual void download(stream& /*s*/) {}

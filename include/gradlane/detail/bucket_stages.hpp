@@ -52,7 +52,7 @@ class bucket_stages {
     try {
       device_.sync(communicate_);
     } catch (...) {  // collectives were skipped, in which peers wait
-      comm_.abort();
+      abort();
       if constexpr (Comm::capabilities.writes_after_failure) {
         leave_for_ever(step_);
         leave_for_ever(averages_);
@@ -222,6 +222,16 @@ class bucket_stages {
   /// Whether a bucket of the step waits for other ranks, if for anything: this one's part is done.
   [[nodiscard]] bool is_prepared(std::size_t bucket) const {
     return bucket == count() || (bucket < sent_ && device_.is_done(prepared_[bucket]));
+  }
+
+  /// Of the communicator and of those that the reducer has made.
+  void poll() {
+    comm_.poll();
+    reducer_->poll();
+  }
+  void abort() noexcept {
+    comm_.abort();
+    reducer_->abort();
   }
 
   /// In device memory.

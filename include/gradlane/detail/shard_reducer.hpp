@@ -4,15 +4,13 @@
 #include <gradlane/clip/policy.hpp>            // for sharded
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
-#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_reductions
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_parts, check_reductions, ...
 #include <gradlane/element_range.hpp>          // for element_range
-#include <gradlane/error.hpp>                  // for contract_error
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for reduction
 
 #include <cstddef>  // for size_t
 #include <memory>   // for make_unique, unique_ptr
-#include <string>   // for string, to_string
 
 namespace gradlane::detail {
 
@@ -26,22 +24,13 @@ class shard_reducer final : public bucket_reducer<Device> {
   shard_reducer(gradient_buckets<Device>& buckets, Comm& comm, reduction operation)
       : buckets_{buckets}, comm_{comm}, operation_{operation} {
     check_reductions<Comm>(buckets, operation);
-    for (auto b = std::size_t{0}; b < buckets.plan().buckets().size(); ++b) {
-      if (buckets.plan().buckets()[b].count % ranks() != 0) {
-        throw contract_error{"clip_allreduce: bucket " + std::to_string(b) + " has " +
-                             std::to_string(buckets.plan().buckets()[b].count) +
-                             " elements, which are no equal parts for " + std::to_string(ranks()) +
-                             " ranks; set bucket_options::pad_to to a multiple of the ranks"};
-      }
-    }
+    check_parts(buckets.plan(), static_cast<std::size_t>(comm.size()), "ranks");
   }
 
   void sync_reset(timeout /*deadline*/) override {}
 
   [[nodiscard]] element_range own_part(std::size_t bucket) const override {
-    auto const size  = buckets_.plan().buckets()[bucket].count / ranks();
-    auto const begin = static_cast<std::size_t>(comm_.rank()) * size;
-    return {.begin = begin, .end = begin + size};
+    return equal_part(buckets_.plan().buckets()[bucket].count, comm_.rank(), comm_.size());
   }
 
   void reduce(typename Device::stream& s,
@@ -53,10 +42,6 @@ class shard_reducer final : public bucket_reducer<Device> {
   }
 
  private:
-  [[nodiscard]] std::size_t ranks() const noexcept {
-    return static_cast<std::size_t>(comm_.size());
-  }
-
   gradient_buckets<Device>& buckets_;
   Comm& comm_;
   reduction operation_;

@@ -75,6 +75,7 @@ class communicator : public gradlane::detail::collective_calls<communicator, hos
   }
 
   void set_deadline(timeout t) noexcept { member_->set_deadline(t); }
+  [[nodiscard]] timeout deadline() const noexcept { return member_->deadline(); }
   void poll() { member_->check(); }
 
   void abort() noexcept {

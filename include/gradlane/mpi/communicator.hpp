@@ -76,6 +76,7 @@ class communicator : public gradlane::detail::collective_calls<communicator, hos
   [[nodiscard]] bool streams_drive() const noexcept { return channel_->shared()->streams_drive(); }
 
   void set_deadline(timeout t) noexcept { channel_->set_deadline(t); }
+  [[nodiscard]] timeout deadline() const noexcept { return channel_->deadline(); }
   void poll() { channel_->poll(); }
 
   /// Local, but for options::abort_world: peers notice by their own deadlines.

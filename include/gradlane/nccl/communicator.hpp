@@ -118,6 +118,7 @@ class communicator : public gradlane::detail::collective_calls<communicator, cud
   }
 
   void set_deadline(timeout t) noexcept { channel_->set_deadline(t); }
+  [[nodiscard]] timeout deadline() const noexcept { return channel_->deadline(); }
   void poll() { channel_->poll(); }
 
   /// Peers notice by NCCL's own means, or by their deadlines. NCCL's communicator is freed, but for

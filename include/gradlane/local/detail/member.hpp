@@ -56,6 +56,7 @@ class member {
 
   [[nodiscard]] std::uint64_t collectives() const noexcept { return collectives_; }
   void set_deadline(timeout t) noexcept { deadline_ = t; }
+  [[nodiscard]] timeout deadline() const noexcept { return deadline_; }
 
   void check() {
     {

@@ -87,9 +87,11 @@ class channel {
 
   [[nodiscard]] std::uint64_t collectives() const noexcept { return lanes_[0].issued; }
   void set_deadline(timeout t) noexcept { deadline_ = t; }
+  [[nodiscard]] timeout deadline() const noexcept { return deadline_; }
 
+  /// Moves all channels of the device: those that were split from this one wait for the same thread.
   void poll() {
-    progress();
+    device_.progress();
     auto const lock = std::scoped_lock{mutex_};
     if (failure_) { failure_.raise(); }
   }

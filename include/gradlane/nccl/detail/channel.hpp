@@ -87,6 +87,7 @@ class channel {
   [[nodiscard]] std::uint64_t collectives() const noexcept { return collectives_; }
   void count_collective() noexcept { ++collectives_; }
   void set_deadline(timeout t) noexcept { deadline_ = t; }
+  [[nodiscard]] timeout deadline() const noexcept { return deadline_; }
 
   /// The call that is to be issued next, empty but for the capacity of its vectors.
   [[nodiscard]] call& next() noexcept {
