@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/adasum/buffer.hpp>          // for adasum_buffer, check_buffers, layout_text, ...
 #include <gradlane/adasum/combine.hpp>         // for adasum_squares, pair_products
 #include <gradlane/adasum/device.hpp>          // for adasum_device
 #include <gradlane/adasum/tree.hpp>            // for rank_tree, tree_level
@@ -25,13 +26,6 @@
 
 namespace gradlane {
 
-/// A buffer that is communicated as a whole, and the segments of it, one a parameter, that are
-/// combined each by itself.
-struct adasum_buffer {
-  buffer_view memory;                   ///< floating, on the device
-  std::vector<element_range> segments;  ///< ascending, disjoint; may be empty, may leave gaps
-};
-
 namespace detail {
 
 /// The scalars of a buffer's segments as they go over the wire.
@@ -40,8 +34,8 @@ struct adasum_scalars {
   double* leaf_squares;     // (segments): Σ ‖g_r‖² over the ranks r that a group stands for
 };
 
-/// Before the scalars are added up over the 2·holders ranks that hold slices of a and b: puts this
-/// rank's part of Σ ‖g_r‖² over both groups' leaves in place of what it knew of its own group.
+/// Before the scalars are added up over the ranks that hold slices of a and b: puts this rank's
+/// part of Σ ‖g_r‖² over both groups' leaves in place of what it knew of its own group.
 struct share_leaf_squares {
   adasum_scalars scalars;
   std::size_t segments;
@@ -70,8 +64,10 @@ struct share_leaf_squares {
 /// for any number of ranks, wherever they run. Each level halves the slice that a rank works on;
 /// the levels run backwards gather the result: a rank sends as many bytes as for a sum. Products
 /// are summed in fp64, combined in fp64 and rounded to the buffer's dtype once a level: reduce
-/// 16-bit gradients in fp32 where that is too coarse. Inf or NaN in a segment on one rank makes
-/// that segment NaN on all. Elements outside of the segments end up undefined.
+/// 16-bit gradients in fp32 where that is too coarse. The error is at most 4·log2(W)·eps of the
+/// norms of what is joined: of the result's own, but where vectors nearly cancel. Inf or NaN in a
+/// segment on one rank makes that segment NaN on all. Elements outside of the segments end up
+/// undefined.
 ///
 /// Stream-ordered; calls follow each other also where they are made on different streams, and all
 /// ranks make the same calls in the same order. Device and communicator must outlive this object,
@@ -92,12 +88,22 @@ class adasum_all_reduce {
                     Comm& comm,
                     std::vector<adasum_buffer> buffers,
                     timeout deadline = std::chrono::minutes{5})
-      : device_{device}, comm_{comm}, buffers_{std::move(buffers)} {
-    for (auto b = std::size_t{0}; b < buffers_.size(); ++b) { check(b); }
-    agree(deadline);
-    counts_.resize(2 * static_cast<std::size_t>(comm.size()));
-    if (comm.size() > 1) { allocate(); }
-  }
+      : adasum_all_reduce{device, comm, nullptr, std::move(buffers), deadline} {}
+
+  /// The same for vectors that are cut into shards: all ranks of `comm` hold the same shard, each
+  /// of its own vector, all ranks of `shards` a shard each of one vector.
+  ///
+  /// Segment t of a buffer is what of segment t lies in this rank's shard: maybe nothing. The
+  /// groups are the rows and columns of a grid: rank r of `comm` is rank r of the groups of all
+  /// others in `shards`, which must outlive this object as well. Products are summed over the
+  /// shards too, in the order of their ranks.
+  /// @throws as above; plan_mismatch_error may then come to the ranks of one group alone.
+  adasum_all_reduce(Device& device,
+                    Comm& comm,
+                    Comm& shards,
+                    std::vector<adasum_buffer> buffers,
+                    timeout deadline = std::chrono::minutes{5})
+      : adasum_all_reduce{device, comm, &shards, std::move(buffers), deadline} {}
   adasum_all_reduce(adasum_all_reduce const&)            = delete;
   adasum_all_reduce& operator=(adasum_all_reduce const&) = delete;
 
@@ -106,6 +112,7 @@ class adasum_all_reduce {
       device_.sync(done_, no_deadline);
     } catch (...) {
       comm_.abort();
+      if (shards_ != nullptr) { shards_->abort(); }
       if constexpr (Comm::capabilities.writes_after_failure) {
         detail::leave_for_ever(received_);
         detail::leave_for_ever(scalars_);
@@ -181,56 +188,37 @@ class adasum_all_reduce {
     std::vector<level_lists> levels;
   };
 
+  adasum_all_reduce(Device& device,
+                    Comm& comm,
+                    Comm* shards,
+                    std::vector<adasum_buffer> buffers,
+                    timeout deadline)
+      : device_{device}, comm_{comm}, shards_{shards}, buffers_{std::move(buffers)} {
+    detail::check_buffers(buffers_);
+    agree(comm, detail::layout_text(buffers_), deadline);
+    if (shards != nullptr) {
+      agree(*shards, detail::shards_text(buffers_, comm.rank(), comm.size()), deadline);
+    }
+    counts_.resize(2 * static_cast<std::size_t>(comm.size()));
+    if (comm.size() > 1) { allocate(); }
+  }
+
+  [[nodiscard]] std::size_t shards() const noexcept {
+    return shards_ == nullptr ? 1 : static_cast<std::size_t>(shards_->size());
+  }
+
   [[nodiscard]] bool is_communicated(std::size_t buffer) const {
     return comm_.size() > 1 && !buffers_[buffer].segments.empty();
   }
 
-  void check(std::size_t b) const {
-    auto const& [memory, segments] = buffers_[b];
-    auto const fail                = [&](std::string const& what) {
-      throw contract_error{"adasum_all_reduce: buffer " + std::to_string(b) + what};
-    };
-    if (!is_floating(memory.type())) {
-      fail(" is of " + std::string{name_of(memory.type())} + ", which is not floating");
-    }
-    auto end = std::size_t{0};
-    for (auto t = std::size_t{0}; t < segments.size(); ++t) {
-      if (segments[t].begin < end || segments[t].end < segments[t].begin ||
-          segments[t].end > memory.count()) {
-        fail(": segment " + std::to_string(t) + ", elements [" + std::to_string(segments[t].begin) +
-             ", " + std::to_string(segments[t].end) +
-             "), is not behind the one before it, or not " + "inside the " +
-             std::to_string(memory.count()) + " elements of the buffer");
-      }
-      end = segments[t].end;
-    }
-  }
-
-  [[nodiscard]] std::string text() const {
-    auto result = std::string{};
-    for (auto b = std::size_t{0}; b < buffers_.size(); ++b) {
-      auto const& [memory, segments] = buffers_[b];
-      auto const name                = "buffer " + std::to_string(b);
-      result += name + ": " + std::to_string(memory.count()) + " x " +
-                std::string{name_of(memory.type())} + "\n";
-      for (auto t = std::size_t{0}; t < segments.size(); ++t) {
-        result += name + ", segment " + std::to_string(t) + ": elements [" +
-                  std::to_string(segments[t].begin) + ", " + std::to_string(segments[t].end) +
-                  ")\n";
-      }
-    }
-    return result;
-  }
-
-  void agree(timeout deadline) {
-    auto const own = text();
-    auto hash      = detail::fnv1a{};
+  void agree(Comm& group, std::string const& own, timeout deadline) {
+    auto hash = detail::fnv1a{};
     hash.feed(own);
     auto s = device_.make_stream(stream_priority::normal);
     detail::sync_agree(
         device_,
         s,
-        comm_,
+        group,
         hash.value(),
         [&] { return std::string_view{own}; },
         "adasum_all_reduce: ranks were made with different buffers: ",
@@ -255,7 +243,7 @@ class adasum_all_reduce {
       most_segments = std::max(most_segments, segments.size());
     }
     received_ = device_.allocate(received_bytes);
-    scalars_  = device_.allocate((doubles + 4 * most_segments) * sizeof(double));
+    scalars_  = device_.allocate((doubles + shards() * 4 * most_segments) * sizeof(double));
     host_scalars_.resize(doubles);
     for (auto b = std::size_t{0}; b < buffers_.size(); ++b) {
       for (auto& level : parts[b]) {
@@ -291,9 +279,9 @@ class adasum_all_reduce {
   [[nodiscard]] buffer_view scalars_of(layout const& own) const noexcept {
     return doubles(own.first_scalar, 4 * own.segments);
   }
-  /// Room behind all buffers' scalars, for those of another rank.
-  [[nodiscard]] buffer_view others_scalars(layout const& own) const noexcept {
-    return doubles(host_scalars_.size(), 4 * own.segments);
+  /// Room behind all buffers' scalars, for those of other ranks.
+  [[nodiscard]] buffer_view others_scalars(layout const& own, std::size_t ranks) const noexcept {
+    return doubles(host_scalars_.size(), ranks * 4 * own.segments);
   }
   [[nodiscard]] static buffer_view slice(layout const& own, element_range range) {
     return own.memory.subview(range.begin, range.count());
@@ -314,23 +302,37 @@ class adasum_all_reduce {
            .leaf_squares = scalar(own.first_scalar + 3 * own.segments)};
     if (takes_part) {
       device_.dot_products(s, a, b, scalars.products);
+      auto const holders = static_cast<double>(part.holders) * static_cast<double>(shards());
       auto const is_leaf = (part.holds_a ? part.a_leaves : part.b_leaves) == 1;
       device_.invoke(s,
                      detail::share_leaf_squares{.scalars   = scalars,
                                                 .segments  = own.segments,
-                                                .share     = is_leaf ? 0.0 : 1.0 / part.holders,
+                                                .share     = is_leaf ? 0.0 : 1.0 / holders,
                                                 .a_is_leaf = part.a_leaves == 1,
                                                 .b_is_leaf = part.b_leaves == 1});
+      if (shards() > 1) { add_up_shards(s, own); }
     }
     for (auto const peer : part.sharers) { add_scalars_of(s, own, peer); }
     if (takes_part) { device_.combine(s, a, b, scalars.products, level.kept); }
+  }
+
+  /// Adds up the scalars of all shards, on each rank in the same order: the same bits on all, and
+  /// on all ranks of `comm` alike, of which all or none come here.
+  void add_up_shards(stream& s, layout const& own) {
+    auto const mine = scalars_of(own);
+    auto const all  = others_scalars(own, shards());
+    shards_->all_gather(s, mine, all);
+    device_.copy(s, all.subview(0, mine.count()), mine);
+    for (auto shard = std::size_t{1}; shard < shards(); ++shard) {
+      device_.accumulate(s, all.subview(shard * mine.count(), mine.count()), mine);
+    }
   }
 
   /// Adds a peer's scalars to the own ones, as the peer does: the same bits on both.
   void add_scalars_of(stream& s, layout const& own, int peer) {
     auto const talks = peer != tree_level::nobody;
     auto const mine  = scalars_of(own);
-    auto const other = others_scalars(own);
+    auto const other = others_scalars(own, 1);
     exchange(s, peer, talks ? mine : doubles(0, 0), talks ? other : doubles(0, 0));
     if (talks) { device_.accumulate(s, other, mine); }
   }
@@ -365,13 +367,14 @@ class adasum_all_reduce {
 
   Device& device_;
   Comm& comm_;
+  Comm* shards_;  // null: the vectors are whole
   std::vector<adasum_buffer> buffers_;
   std::vector<layout> layouts_;  // by buffer; none on one rank
   int surplus_{0};
   std::vector<std::size_t> counts_;   // (2, ranks): to send, to receive; 0 between exchanges
   std::vector<double> host_scalars_;  // (Σ segments, 4)
   typename Device::buffer received_{device_.allocate(0)};
-  typename Device::buffer scalars_{device_.allocate(0)};  // as above, and room for another rank's
+  typename Device::buffer scalars_{device_.allocate(0)};  // as above, and room for other ranks'
   typename Device::event done_{device_.make_event()};
 };
 

@@ -6,12 +6,13 @@
 #include <gradlane/clip/rules.hpp>      // for make_rules, pipeline_options
 #include <gradlane/clip/threshold.hpp>  // for adaptive
 #include <gradlane/concepts.hpp>        // for communicator_for, device
-#include <gradlane/detail/adasum_reducer.hpp>  // for make_reducer
-#include <gradlane/detail/bucket_reducer.hpp>  // for make_reducer
-#include <gradlane/detail/shard_reducer.hpp>   // for make_reducer
-#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
-#include <gradlane/reduction_pipeline.hpp>     // for reduction_pipeline
-#include <gradlane/types.hpp>                  // for dtype, reduction
+#include <gradlane/detail/adasum_reducer.hpp>        // for make_reducer
+#include <gradlane/detail/bucket_reducer.hpp>        // for make_reducer
+#include <gradlane/detail/hierarchical_reducer.hpp>  // for make_reducer
+#include <gradlane/detail/shard_reducer.hpp>         // for make_reducer
+#include <gradlane/gradient_buckets.hpp>             // for gradient_buckets
+#include <gradlane/reduction_pipeline.hpp>           // for reduction_pipeline
+#include <gradlane/types.hpp>                        // for dtype, reduction
 
 #include <string>       // for string
 #include <type_traits>  // for is_same_v
@@ -33,8 +34,12 @@ template <device Device,
           class NonFinite = non_finite::propagate,
           class Scaling   = scaling::automatic>
 class clip_allreduce : public reduction_pipeline<Device, Comm> {
-  using base                     = reduction_pipeline<Device, Comm>;
-  static constexpr auto weighted = std::is_same_v<Reduction, average::weighted>;
+  using base = reduction_pipeline<Device, Comm>;
+
+  static constexpr auto weighted = std::is_same_v<Reduction, average::weighted> ||
+                                   std::is_same_v<Reduction, reduce::sharded<average::weighted>>;
+  static constexpr auto adasum = std::is_same_v<Reduction, reduce::adasum> ||
+                                 std::is_same_v<Reduction, reduce::adasum_hierarchical>;
   static constexpr auto adaptive = std::is_same_v<Clip, clip::bucketwise<threshold::adaptive>>;
   static constexpr auto sums     = Comm::supports(reduction::sum, dtype::fp64);
 
@@ -42,11 +47,10 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
                     scaling_communicator_for<Comm, Device>,
                 "clip_allreduce: scaling::premultiplied needs a communicator with "
                 "capabilities.premultiplied_sum; use scaling::automatic");
-  static_assert(!std::is_same_v<Reduction, reduce::adasum> || adasum_device<Device>,
+  static_assert(!adasum || adasum_device<Device>,
                 "clip_allreduce: reduce::adasum needs a device with dot_products and combine; see "
                 "adasum_device");
-  static_assert(!std::is_same_v<Reduction, reduce::adasum> ||
-                    !std::is_same_v<Scaling, scaling::premultiplied>,
+  static_assert(!adasum || !std::is_same_v<Scaling, scaling::premultiplied>,
                 "clip_allreduce: reduce::adasum cannot multiply on the way; use "
                 "scaling::automatic");
   static_assert(!weighted || sums,
@@ -86,7 +90,7 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   ///
   /// For data that ends earlier on some ranks: every rank calls it at its end, in place of begin.
   /// After each such step `on_step()` runs, with results as after finish(compute), so that this
-  /// rank may update its parameters as the others do. Blocks.
+  /// rank may update its parameters, or its part of them, as the others do. Blocks.
   /// @throws state_error while a step is open, or after micro-steps without a last one.
   template <class OnStep>
   void sync_join(stream& compute, OnStep&& on_step)

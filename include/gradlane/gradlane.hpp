@@ -5,6 +5,7 @@
 
 // IWYU pragma: begin_exports
 #include <gradlane/adasum.hpp>
+#include <gradlane/adasum/buffer.hpp>
 #include <gradlane/adasum/combine.hpp>
 #include <gradlane/adasum/device.hpp>
 #include <gradlane/adasum/tree.hpp>

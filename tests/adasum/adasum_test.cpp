@@ -130,12 +130,118 @@ TEST_CASE("adasum_all_reduce meets a rank of 0, equal, opposite and orthogonal g
   CHECK(adasum_of(basis) == std::vector<float>{1, 2, 3, 4, 5});
 }
 
+TEST_CASE("adasum_all_reduce sums products over shards, wherever these are cut") {
+  // ranks of a vector, and where its shards begin: inside of segments, between them, of no elements
+  auto const cuts = std::vector<std::vector<std::size_t>>{
+      {0}, {0, 2000}, {0, 64, 65}, {0, 130, 130, 3776}, {0, 0, 4102}};
+  for (auto const nodes : {1, 2, 3, 5, 6, 7}) {
+    for (auto const& begins : cuts) {
+      for (auto const type : {dtype::fp32, dtype::bf16}) {
+        CAPTURE(nodes);
+        auto const input = test::mixed_case(type, 21);
+        auto const width = static_cast<int>(begins.size());
+        auto checks      = tally{};
+        auto measured    = std::vector<std::vector<double>>(begins.size() * 7);
+        auto const script =
+            local::script{.seed = begins.size(), .max_delay = 20us, .reorder = true};
+        local::run(
+            nodes * width, {.faults = script}, [&](communicator& comm, host::device& device) {
+              auto check       = checks.counter();
+              auto const place = static_cast<std::size_t>(comm.rank() % width);
+              auto across      = comm.split(comm.rank() % width, comm.rank());
+              auto shards      = comm.split(comm.rank() / width, comm.rank());
+              auto memory      = test::host_copy{{nullptr, input.count, type}};
+              auto const end   = place + 1 < begins.size() ? begins[place + 1] : input.count;
+              auto const shard = element_range{begins[place], end};
+              input.fill(memory.view(), across.rank());
+              auto segments = std::vector<element_range>{};
+              for (auto const& segment : input.segments) {
+                auto const part = intersection(segment, shard);
+                segments.push_back({part.begin - shard.begin, part.end - shard.begin});
+              }
+              auto const own = memory.view().subview(shard.begin, shard.count());
+              auto reduction = adasum_all_reduce{device, across, shards, {{own, segments}}};
+              auto s         = device.make_stream();
+              reduction.reduce(s);
+              reduction.download(s);
+              device.sync(s);
+              auto const bound = nodes == 1 ? 0.0 : 4 * std::log2(nodes);
+              for (auto t = std::size_t{0}; t < segments.size(); ++t) {
+                check(input.error_within(memory.view(), nodes, t, shard) <= bound);
+                auto const found = reduction.orthogonality(0, t);
+                auto const right = static_cast<double>(input.expected(nodes, t).orthogonality);
+                auto const near  = std::abs(found - right) <= 100 * test::epsilon_of(type) * right;
+                check(nodes == 1 || input.segments[t].count() == 0 || near);
+                measured[static_cast<std::size_t>(comm.rank())].push_back(
+                    std::isnan(found) ? -1.0 : found);
+              }
+            });
+        for (auto r = 1; r < nodes * width; ++r) {
+          CHECK(measured[static_cast<std::size_t>(r)] == measured[0]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("adasum_all_reduce refuses shards that are no parts of the same segments") {
+  auto refused = std::atomic<int>{0};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto across = comm.split(comm.rank(), 0);
+    auto memory = std::vector<float>(10);
+    auto list   = std::vector<element_range>(comm.rank() == 0 ? 1 : 2);
+    try {
+      auto const reduction = adasum_all_reduce{device, across, comm, {{std::span{memory}, list}}};
+    } catch (plan_mismatch_error const& e) {
+      auto const text = std::string{e.what()};
+      if (text.find("rank 1 has buffer 0: 2 segments of fp32") != std::string::npos) { ++refused; }
+    }
+  });
+  CHECK(refused == 2);
+}
+
 TEST_CASE("adasum_all_reduce is stable where norms differ by 57 orders of magnitude") {
   auto const tiny = std::numeric_limits<float>::min();
   auto const huge = std::sqrt(std::numeric_limits<float>::max());
   CHECK(adasum_of({{tiny, 0}, {huge, 0}})[0] == doctest::Approx(huge / 2));
   CHECK(adasum_of({{tiny, tiny}, {tiny, tiny}}) == std::vector<float>{tiny, tiny});
   CHECK(adasum_of({{1e38F, 0}, {0, 1e38F}}) == std::vector<float>{1e38F, 1e38F});
+}
+
+TEST_CASE(
+    "adasum_all_reduce errs by what is joined, not by the little that vectors may leave over") {
+  // One element is always parallel to another: the result is their mean, here of a and almost -a.
+  constexpr auto count = std::size_t{50};
+  auto const segments  = [] {
+    auto result = std::vector<element_range>{};
+    for (auto i = std::size_t{0}; i < count; ++i) { result.push_back({i, i + 1}); }
+    return result;
+  }();
+  for (auto const ranks : {2, 3, 4, 5}) {
+    auto const gradient = [&](int rank, std::size_t i) {
+      auto const size = std::pow(1.37, static_cast<double>(i) - 25.0);
+      return (rank % 2 == 0 ? size : -size) * (1.0 + (rank + 1) * 0x1p-45);
+    };
+    auto found = std::vector<double>(count);
+    local::run(ranks, [&](communicator& comm, host::device& device) {
+      auto own = std::vector<double>(count);
+      for (auto i = std::size_t{0}; i < count; ++i) { own[i] = gradient(comm.rank(), i); }
+      auto s         = device.make_stream();
+      auto reduction = adasum_all_reduce{device, comm, {{std::span{own}, segments}}};
+      reduction.reduce(s);
+      device.sync(s);
+      if (comm.rank() == 0) { found = own; }
+    });
+    for (auto i = std::size_t{0}; i < count; ++i) {
+      auto vectors = std::vector<test::wide_vector>{};
+      for (auto r = 0; r < ranks; ++r) {
+        vectors.push_back({static_cast<long double>(gradient(r, i))});
+      }
+      auto const wanted = static_cast<double>(test::adasum_tree(vectors).value[0]);
+      auto const joined = 2 * std::abs(gradient(0, i));  // the norms of a and -a
+      CHECK(std::abs(found[i] - wanted) <= 4 * std::log2(ranks) * 0x1p-52 * joined);
+    }
+  }
 }
 
 TEST_CASE("adasum_all_reduce combines by segment: not as the whole buffer would be") {

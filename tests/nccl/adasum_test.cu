@@ -120,3 +120,47 @@ TEST_CASE("clip_allreduce over NCCL joins by Adasum what it has clipped bucket b
   CHECK(report.parameter_orthogonality[0] == doctest::Approx(1.0 / comm.size()));
   CHECK(report.parameter_orthogonality[1] == doctest::Approx(1.0));
 }
+
+TEST_CASE("reduce::adasum_hierarchical over NCCL agrees with the tree over nodes") {
+  auto device      = gradlane::cuda::device{test::own_device()};
+  auto comm        = gradlane::nccl::from_mpi(device, MPI_COMM_WORLD);
+  auto const sizes = std::vector<std::size_t>{5, 0, 300, 9, 901};
+  for (auto per_node = 1; per_node <= comm.size(); ++per_node) {
+    if (comm.size() % per_node != 0) { continue; }
+    CAPTURE(per_node);
+    auto const layout = test::grid_of(comm.size() / per_node, per_node);
+    auto buckets      = gradlane::gradient_buckets{
+        device,
+        gradlane::bucket_plan{test::parameters(sizes),
+                                   {.cap_bytes       = 1200,
+                                    .first_cap_bytes = 300,
+                                    .pad_to          = static_cast<std::size_t>(comm.size())}}};
+    auto reduce = gradlane::clip_allreduce{
+        buckets,
+        comm,
+        gradlane::clip::none{},
+        gradlane::reduce::adasum_hierarchical{.node = comm.rank() / per_node}};
+    auto compute = device.make_stream();
+    for (auto step = std::size_t{0}; step < 2; ++step) {
+      reduce.begin(compute);
+      for (auto p = sizes.size(); p-- > 0;) {
+        test::enqueue_write(device, compute, buckets.gradient(p), comm.rank(), step, p);
+        reduce.ready(p, compute);
+      }
+      reduce.finish(compute);
+      auto const found = test::snapshot{buckets, compute};
+      device.sync(compute);
+      auto const g        = test::all_gradients(comm.size(), step, sizes);
+      auto const expected = test::adasum_of(g, test::ones(g), layout);
+      auto values         = std::vector<std::vector<double>>{};
+      for (auto const& p : expected) { values.emplace_back(p.value.begin(), p.value.end()); }
+      CHECK(found.error(values) <= 4 * 0x1p-23 * 8 * 1.5 * comm.size());
+      CHECK(same_on_all_ranks(found.bytes()));
+    }
+    auto const& report = reduce.sync_report();
+    auto const g       = test::all_gradients(comm.size(), 1, sizes);
+    auto const wanted  = test::adasum_of(g, test::ones(g), layout)[4].orthogonality;
+    CHECK(report.parameter_orthogonality[4] ==
+          doctest::Approx(layout.back() == 0 ? 1.0 : static_cast<double>(wanted)).epsilon(1e-5));
+  }
+}

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <support/adasum.hpp>
+#include <support/adasum_steps.hpp>
 #include <support/model.hpp>
 
 #include <algorithm>
@@ -28,68 +28,6 @@ using local::communicator;
 // leaves decides whether the tree goes on with b, for (0, b), or with b / 2, for (epsilon, b).
 auto const sizes = std::vector<std::size_t>{5, 0, 300, 64, 9, 900};
 
-/// The tree over factors[r][p] · g[r][p], parameter by parameter.
-[[nodiscard]] std::vector<std::vector<double>> adasum(
-    test::gradients const& g, std::vector<std::vector<double>> const& factors) {
-  auto result = std::vector<std::vector<double>>{};
-  for (auto p = std::size_t{0}; p < g[0].size(); ++p) {
-    auto vectors = std::vector<test::wide_vector>{};
-    for (auto r = std::size_t{0}; r < g.size(); ++r) {
-      auto& v = vectors.emplace_back();
-      for (auto const x : g[r][p]) { v.push_back(static_cast<long double>(factors[r][p] * x)); }
-    }
-    auto const joined = test::adasum_tree(vectors).value;
-    result.emplace_back(joined.begin(), joined.end());
-  }
-  return result;
-}
-
-[[nodiscard]] std::vector<std::vector<double>> ones(test::gradients const& g) {
-  return {g.size(), std::vector<double>(g[0].size(), 1.0)};
-}
-
-struct by_policy {
-  [[nodiscard]] static auto expected(clip::none const&, bucket_plan const&, auto const& g) {
-    return adasum(g, ones(g));
-  }
-  [[nodiscard]] static auto expected(clip::after const& policy, bucket_plan const&, auto const& g) {
-    auto result = adasum(g, ones(g));
-    auto const factor =
-        test::factor(test::norm(result, test::every(sizes.size())), policy.max_norm);
-    for (auto& p : result) {
-      for (auto& x : p) { x *= factor; }
-    }
-    return result;
-  }
-  [[nodiscard]] static auto expected(clip::before const& policy,
-                                     bucket_plan const&,
-                                     auto const& g) {
-    auto factors = ones(g);
-    for (auto r = std::size_t{0}; r < g.size(); ++r) {
-      auto const norm = test::norm(g[r], test::every(sizes.size()));
-      for (auto& f : factors[r]) { f = test::factor(norm, policy.max_norm); }
-    }
-    return adasum(g, factors);
-  }
-  template <class Threshold>
-  [[nodiscard]] static auto expected(clip::bucketwise<Threshold> const& policy,
-                                     bucket_plan const& plan,
-                                     auto const& g) {
-    auto const bounds = policy.threshold.values(plan);
-    auto factors      = ones(g);
-    for (auto r = std::size_t{0}; r < g.size(); ++r) {
-      for (auto b = std::size_t{0}; b < bounds.size(); ++b) {
-        auto const& members = plan.buckets()[b].parameters;
-        for (auto const p : members) {
-          factors[r][p] = test::factor(test::norm(g[r], members), bounds[b]);
-        }
-      }
-    }
-    return adasum(g, factors);
-  }
-};
-
-/// Three steps of a random order, compared with the reference; `unit` is the wire's epsilon.
 template <class Clip>
 void check_steps(int ranks,
                  Clip const& clip,
@@ -98,39 +36,10 @@ void check_steps(int ranks,
                  dtype type,
                  double unit,
                  std::uint64_t seed) {
-  CAPTURE(ranks);
-  CAPTURE(clip.describe());
-  auto wrong = std::atomic<int>{0};
-  local::run(
-      ranks,
-      {.faults = {.seed = seed, .max_delay = 20us, .reorder = seed % 2 == 1}},
-      [&](communicator& comm, host::device& device) {
-        auto buckets =
-            gradient_buckets{device, bucket_plan{test::parameters(sizes, type), options}, storage};
-        auto pipeline = clip_allreduce{buckets, comm, clip, reduce::adasum{}};
-        auto compute  = device.make_stream();
-        auto random   = std::mt19937_64{seed + static_cast<unsigned>(comm.rank())};
-        for (auto step = std::size_t{0}; step < 3; ++step) {
-          test::poison_all(buckets);
-          pipeline.begin(compute);
-          auto order = test::every(sizes.size());
-          std::shuffle(order.begin(), order.end(), random);
-          for (auto const p : order) {
-            device.enqueue(compute, [view = buckets.gradient(p), step, p, rank = comm.rank()] {
-              test::write(view, rank, step, p);
-            });
-            pipeline.ready(p, compute);
-          }
-          pipeline.finish(compute);
-          device.sync(compute);
-          auto const g        = test::all_gradients(comm.size(), step, sizes);
-          auto const expected = by_policy::expected(clip, buckets.plan(), g);
-          // 4 log2(W) eps, one more for the clip's rounding; elements are below 8 a rank
-          auto const bound = (4 * std::log2(ranks) + 1) * unit * 8 * 1.5 * ranks;
-          if (!(test::largest_error(buckets, expected) <= bound)) { ++wrong; }
-        }
-      });
-  CHECK(wrong == 0);
+  test::check_steps(test::each_alone(ranks),
+                    clip,
+                    [](int) { return reduce::adasum{}; },
+                    {sizes, options, storage, type, unit, seed});
 }
 
 }  // namespace
@@ -301,7 +210,10 @@ TEST_CASE("reduce::adasum follows a plan that was laid out anew") {
       pipeline.finish(compute);
       device.sync(compute);
       auto const g = test::all_gradients(3, number, {3, 40, 5});
-      if (!(test::largest_error(buckets, adasum(g, ones(g))) <= 1e-5)) { ++wrong; }
+      if (!(test::largest_error(buckets, test::adasum(g, test::ones(g), test::each_alone(3))) <=
+            1e-5)) {
+        ++wrong;
+      }
     };
     step(0);
     pipeline.sync_learn_order();

@@ -4,18 +4,20 @@
 #include <gradlane/adasum.hpp>           // for adasum_all_reduce, adasum_buffer, element_range
 #include <gradlane/buffer_view.hpp>      // for buffer_view
 #include <gradlane/detail/exchange.hpp>  // for upload_all
+#include <gradlane/element_range.hpp>    // for element_range, intersection
 #include <gradlane/types.hpp>            // for dtype, element
 
-#include <support/model.hpp>  // for host_copy, load, poison, store
+#include <support/model.hpp>  // for gradients, host_copy, load, poison, store
 
-#include <cmath>    // for isnan, log2, sqrt
-#include <cstddef>  // for byte, size_t
-#include <cstdint>  // for uint64_t
-#include <cstring>  // for memcmp
-#include <limits>   // for numeric_limits
-#include <random>   // for mt19937_64, normal_distribution
-#include <span>     // for span
-#include <vector>   // for vector
+#include <algorithm>  // for find
+#include <cmath>      // for isnan, log2, sqrt
+#include <cstddef>    // for byte, size_t
+#include <cstdint>    // for uint64_t
+#include <cstring>    // for memcmp
+#include <limits>     // for numeric_limits
+#include <random>     // for mt19937_64, normal_distribution
+#include <span>       // for span
+#include <vector>     // for vector
 
 /// Adasum in its plainest form, with more digits than fp64, and inputs for it.
 namespace gradlane::test {
@@ -65,6 +67,68 @@ struct adasum_reference {
   }
   auto const squares = wide_dot(vectors[0], vectors[0]);
   return {vectors[0], squares / leaf_squares};
+}
+
+/// By rank: the node that it is on. Each on its own: plain Adasum.
+using node_layout = std::vector<int>;
+
+[[nodiscard]] inline node_layout each_alone(int ranks) {
+  auto result = node_layout{};
+  for (auto r = 0; r < ranks; ++r) { result.push_back(r); }
+  return result;
+}
+
+[[nodiscard]] inline node_layout grid_of(int nodes, int ranks_per_node) {
+  auto result = node_layout{};
+  for (auto r = 0; r < nodes * ranks_per_node; ++r) { result.push_back(r / ranks_per_node); }
+  return result;
+}
+
+/// The nodes in the order of their lowest ranks.
+[[nodiscard]] inline std::vector<int> nodes_in(node_layout const& layout) {
+  auto result = std::vector<int>{};
+  for (auto const node : layout) {
+    if (std::find(result.begin(), result.end(), node) == result.end()) { result.push_back(node); }
+  }
+  return result;
+}
+
+/// The tree over the nodes' means of factors[r][p] · g[r][p], parameter by parameter.
+[[nodiscard]] inline std::vector<adasum_reference> adasum_of(
+    gradients const& g,
+    std::vector<std::vector<double>> const& factors,
+    node_layout const& layout) {
+  auto result      = std::vector<adasum_reference>{};
+  auto const nodes = nodes_in(layout);
+  auto const share = static_cast<long double>(nodes.size()) / static_cast<long double>(g.size());
+  for (auto p = std::size_t{0}; p < g[0].size(); ++p) {
+    auto vectors = std::vector<wide_vector>{};
+    for (auto const node : nodes) {
+      auto& v = vectors.emplace_back(g[0][p].size());
+      for (auto r = std::size_t{0}; r < g.size(); ++r) {
+        for (auto i = std::size_t{0}; layout[r] == node && i < v.size(); ++i) {
+          v[i] += share * static_cast<long double>(factors[r][p] * g[r][p][i]);
+        }
+      }
+    }
+    result.push_back(adasum_tree(vectors));
+  }
+  return result;
+}
+
+[[nodiscard]] inline std::vector<std::vector<double>> adasum(
+    gradients const& g,
+    std::vector<std::vector<double>> const& factors,
+    node_layout const& layout) {
+  auto result = std::vector<std::vector<double>>{};
+  for (auto const& joined : adasum_of(g, factors, layout)) {
+    result.emplace_back(joined.value.begin(), joined.value.end());
+  }
+  return result;
+}
+
+[[nodiscard]] inline std::vector<std::vector<double>> ones(gradients const& g) {
+  return {g.size(), std::vector<double>(g[0].size(), 1.0)};
 }
 
 /// The distance between 1 and the next value.
@@ -123,14 +187,24 @@ struct adasum_case {
 
   /// ‖found − expected‖ / ‖expected‖ of one segment, in units of the dtype's epsilon.
   [[nodiscard]] double error(buffer_view memory, int ranks, std::size_t segment) const {
+    return error_within(memory, ranks, segment, {0, count});
+  }
+
+  /// The same, where only some elements of `memory` are looked at.
+  [[nodiscard]] double error_within(buffer_view memory,
+                                    int ranks,
+                                    std::size_t segment,
+                                    element_range part) const {
     auto const wanted = expected(ranks, segment).value;
+    auto const here   = intersection(segments[segment], part);
     auto squares      = 0.0L;
-    for (auto i = std::size_t{0}; i < wanted.size(); ++i) {
-      auto const found = static_cast<long double>(load(memory, segments[segment].begin + i));
-      squares += (found - wanted[i]) * (found - wanted[i]);
+    for (auto i = here.begin; i < here.end; ++i) {
+      auto const found = static_cast<long double>(load(memory, i));
+      auto const error = found - wanted[i - segments[segment].begin];
+      squares += error * error;
     }
     auto const norm = std::sqrt(wide_dot(wanted, wanted));
-    if (wanted.empty()) { return 0.0; }
+    if (here.count() == 0) { return 0.0; }
     return static_cast<double>(std::sqrt(squares) / norm) / epsilon_of(type);
   }
 };

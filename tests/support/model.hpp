@@ -287,6 +287,16 @@ class snapshot {
     return load(gradients_[parameter].view(), i);
   }
 
+  /// The bytes of all gradients, one after the other.
+  [[nodiscard]] std::vector<std::byte> bytes() const {
+    auto result = std::vector<std::byte>{};
+    for (auto const& gradient : gradients_) {
+      auto const view = gradient.view();
+      result.insert(result.end(), view.data(), view.data() + view.size_bytes());
+    }
+    return result;
+  }
+
   /// The largest |found - expected| over all parameters; infinity where something is NaN.
   [[nodiscard]] double error(std::vector<std::vector<double>> const& expected) const {
     auto worst = 0.0;

@@ -5,6 +5,7 @@
 #include <gradlane/clip/threshold.hpp>      // for threshold_policy, equal, adaptive, check_bound
 #include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
 #include <gradlane/detail/to_text.hpp>      // for to_text
+#include <gradlane/types.hpp>               // for name_of, reduction
 
 #include <concepts>  // for same_as
 #include <cstdint>   // for uint8_t
@@ -165,6 +166,34 @@ struct adasum {
     return "adasum: for mean_r read, parameter by parameter, the tree over the ranks of "
            "adasum(a, b) = (1 - a.b / (2|a|^2)) a + (1 - a.b / (2|b|^2)) b, neighbours first, "
            "surplus ranks before all";
+  }
+};
+
+/// Inside each node the mean or sum of its ranks' gradients, and Adasum over the nodes: with
+/// x_n = mean_r g_r over the ranks r of node n, parameter by parameter the tree over x_0, x_1, …
+/// of adasum(a, b) as above, nodes in the order of their lowest ranks.
+///
+/// Each rank takes one part of every bucket over to the other nodes (reduce-scatter inside the
+/// node, Adasum across nodes, all-gather inside the node), so that links between nodes carry as
+/// much as for one rank a node. Unlike adasum's, results depend on which ranks share a node. A sum
+/// gives the results of the mean, times the ranks of a node. Clipping as for adasum;
+/// step_report::orthogonality is that of the x_n.
+///
+/// All nodes must have equally many ranks, into as many equal parts of which buckets fall
+/// (bucket_options::pad_to): else the pipeline throws contract_error on all ranks when it is made.
+struct adasum_hierarchical {
+  reduction in_node{reduction::average};  ///< or sum
+  /// The node that this rank is on: any number >= 0, equal on the ranks that share one. Negative on
+  /// all ranks: as the communicator's node_group() says.
+  int node{-1};
+
+  [[nodiscard]] std::string describe() const {
+    auto text = std::string{"adasum_hierarchical: for mean_r read, parameter by parameter, the "};
+    text +=
+        "tree over the nodes of adasum(a, b) = (1 - a.b / (2|a|^2)) a + (1 - a.b / (2|b|^2)) b, "
+        "neighbours first, surplus nodes before all, of the ";
+    text.append(name_of(in_node)).append(" over each node's ranks; nodes ");
+    return text.append(node < 0 ? "as the communicator says" : "as given");
   }
 };
 

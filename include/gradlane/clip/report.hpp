@@ -68,8 +68,9 @@ struct step_report {
   double clipped_fraction{};  ///< of the buckets (bucketwise) or steps (after, before) so far
   std::uint64_t skipped_steps{};
   std::vector<bucket_report> buckets{};
-  /// reduce::adasum: ‖Adasum‖² / Σ_r ‖g_r‖², the mean over the parameters whose gradients are not
-  /// all 0; 1 where the ranks' gradients are orthogonal, 1 / W where they are equal.
+  /// reduce::adasum: ‖Adasum‖² / Σ_r ‖g_r‖² (of nodes' means or sums where hierarchical), the mean
+  /// over the parameters whose gradients are not all 0; 1 where the ranks' gradients are
+  /// orthogonal, 1 / W where they are equal.
   double orthogonality{};
   /// reduce::adasum: the same by parameter; NaN where its gradients are all 0, and where it has no
   /// slot of its own in the plan.

@@ -5,6 +5,7 @@
 #include <gradlane/clip/policy.hpp>  // for average, clip_scope, divide, non_finite, reduce, scaling
 #include <gradlane/clip/threshold.hpp>  // for adaptive
 #include <gradlane/concepts.hpp>        // for timeout
+#include <gradlane/error.hpp>           // for expects
 #include <gradlane/types.hpp>           // for reduction
 
 #include <chrono>       // for minutes
@@ -88,6 +89,14 @@ void apply_reduction(pipeline_rules& rules, reduce::sharded<Average> policy, dou
 }
 
 inline void apply_reduction(pipeline_rules& rules, reduce::adasum /*policy*/, double /*ranks*/) {
+  rules.in_reduction = false;
+}
+
+inline void apply_reduction(pipeline_rules& rules,
+                            reduce::adasum_hierarchical policy,
+                            double /*ranks*/) {
+  expects(policy.in_node != reduction::max,
+          "reduce::adasum_hierarchical: in_node must be reduction::average or sum");
   rules.in_reduction = false;
 }
 

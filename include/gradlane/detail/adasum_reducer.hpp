@@ -3,12 +3,13 @@
 
 #include <gradlane/adasum.hpp>                 // for adasum_all_reduce, adasum_buffer
 #include <gradlane/adasum/device.hpp>          // for adasum_device
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/clip/policy.hpp>            // for adasum
 #include <gradlane/clip/report.hpp>            // for step_report
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, timeout
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
-#include <gradlane/element_range.hpp>          // for element_range
+#include <gradlane/element_range.hpp>          // for element_range, intersection
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 
 #include <cmath>     // for isnan
@@ -21,6 +22,44 @@
 
 namespace gradlane::detail {
 
+/// The wires of all buckets, with a segment for each parameter.
+/// @param part_of  the elements of a bucket that are joined: all, or a shard.
+template <adasum_device Device, class PartOf>
+[[nodiscard]] std::vector<adasum_buffer> adasum_buffers(gradient_buckets<Device>& buckets,
+                                                        PartOf part_of) {
+  auto result      = std::vector<adasum_buffer>{};
+  auto const& plan = buckets.plan();
+  for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
+    auto const part = part_of(b);
+    auto& added     = result.emplace_back(buckets.bucket(b).wire.subview(part.begin, part.count()));
+    for (auto const owner : plan.buckets()[b].parameters) {
+      auto const& slot = *plan.slot(owner);
+      auto const here  = intersection({slot.offset, slot.offset + slot.count}, part);
+      added.segments.push_back({here.begin - part.begin, here.end - part.begin});
+    }
+  }
+  return result;
+}
+
+/// What `reduction` has measured of each parameter, and the mean of that.
+template <class Reduction>
+void fill_orthogonality(step_report& report, bucket_plan const& plan, Reduction const& reduction) {
+  constexpr auto nan = std::numeric_limits<double>::quiet_NaN();
+  auto sum           = 0.0;
+  auto count         = 0.0;
+  report.parameter_orthogonality.assign(plan.parameters().size(), nan);
+  for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
+    for (auto t = std::size_t{0}; t < plan.buckets()[b].parameters.size(); ++t) {
+      auto const ratio = reduction.orthogonality(b, t);
+      report.parameter_orthogonality[plan.buckets()[b].parameters[t]] = ratio;
+      if (std::isnan(ratio)) { continue; }
+      sum += ratio;
+      count += 1.0;
+    }
+  }
+  report.orthogonality = count > 0 ? sum / count : nan;
+}
+
 /// By Adasum, parameter by parameter.
 template <adasum_device Device, communicator_for<Device> Comm>
 class adasum_reducer final : public bucket_reducer<Device> {
@@ -30,14 +69,7 @@ class adasum_reducer final : public bucket_reducer<Device> {
   adasum_reducer(gradient_buckets<Device>& buckets, Comm& comm) : buckets_{buckets}, comm_{comm} {}
 
   void sync_reset(timeout deadline) override {
-    auto list = std::vector<adasum_buffer>{};
-    for (auto b = std::size_t{0}; b < buckets_.plan().buckets().size(); ++b) {
-      auto& added = list.emplace_back(buckets_.bucket(b).wire);
-      for (auto const owner : buckets_.plan().buckets()[b].parameters) {
-        auto const& slot = *buckets_.plan().slot(owner);
-        added.segments.push_back({.begin = slot.offset, .end = slot.offset + slot.count});
-      }
-    }
+    auto list = adasum_buffers(buckets_, [&](std::size_t b) { return own_part(b); });
     reduction_.reset();
     reduction_.emplace(buckets_.device(), comm_, std::move(list), deadline);
   }
@@ -53,21 +85,7 @@ class adasum_reducer final : public bucket_reducer<Device> {
   void download(stream& s) override { reduction_->download(s); }
 
   void fill(step_report& report) const override {
-    auto const& plan = buckets_.plan();
-    auto sum         = 0.0;
-    auto count       = 0.0;
-    report.parameter_orthogonality.assign(plan.parameters().size(),
-                                          std::numeric_limits<double>::quiet_NaN());
-    for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
-      for (auto t = std::size_t{0}; t < plan.buckets()[b].parameters.size(); ++t) {
-        auto const ratio = reduction_->orthogonality(b, t);
-        report.parameter_orthogonality[plan.buckets()[b].parameters[t]] = ratio;
-        if (std::isnan(ratio)) { continue; }
-        sum += ratio;
-        count += 1.0;
-      }
-    }
-    report.orthogonality = count > 0 ? sum / count : std::numeric_limits<double>::quiet_NaN();
+    fill_orthogonality(report, buckets_.plan(), *reduction_);
   }
 
  private:
