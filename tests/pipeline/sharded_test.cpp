@@ -193,6 +193,50 @@ TEST_CASE("reduce::sharded sums by weight where it is told to") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their parts") {
+  constexpr auto batches = std::array{5, 4, 3};
+  for (auto const by_ranks : {false, true}) {
+    auto wrong = std::atomic<int>{0};
+    local::run(3, [&](communicator& comm, host::device& device) {
+      auto const rank = static_cast<std::size_t>(comm.rank());
+      auto buckets  = gradient_buckets{device, bucket_plan{test::parameters(sizes), {.pad_to = 3}}};
+      auto pipeline = clip_allreduce{buckets,
+                                     comm,
+                                     clip::none{},
+                                     reduce::sharded{average::weighted{.by_ranks = by_ranks}},
+                                     non_finite::skip{}};
+      auto compute  = device.make_stream();
+      auto steps    = 0;
+      auto const check = [&] {
+        auto weights = std::vector<double>{};
+        for (auto const n : batches) { weights.push_back(n > steps ? n : 0.0); }
+        auto expected = test::reference_weighted(test::all_gradients(3, 0, sizes), weights);
+        auto const by = by_ranks ? (weights[0] + weights[1] + weights[2]) / 3 : 1.0;
+        for (auto& p : expected) {
+          for (auto& x : p) { x *= by; }
+        }
+        device.sync(compute);
+        if (!(test::largest_shard_error(pipeline, buckets, expected) <= 1e-4)) { ++wrong; }
+        if (pipeline.sync_report().skipped) { ++wrong; }
+        test::poison_all(buckets);  // who has no more batches contributes nothing all the same
+        ++steps;
+      };
+      while (steps < batches.at(rank)) {
+        test::run_step(
+            pipeline,
+            buckets,
+            compute,
+            [&](std::size_t p, buffer_view view) { test::write(view, comm.rank(), 0, p); },
+            {.weight = static_cast<double>(batches.at(rank))});
+        check();
+      }
+      pipeline.sync_join(compute, check);
+      if (steps != 5) { ++wrong; }
+    });
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE(
     "reduce::sharded refuses buckets that do not fall into equal parts, and tells what it is") {
   local::run(3, [](communicator& comm, host::device& device) {
