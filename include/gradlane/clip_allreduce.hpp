@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/adasum/device.hpp>   // for adasum_device
-#include <gradlane/clip/policy.hpp>     // for average, clip_policy, non_finite, reduce, scaling
-#include <gradlane/clip/rules.hpp>      // for make_rules, pipeline_options
-#include <gradlane/clip/threshold.hpp>  // for adaptive
-#include <gradlane/concepts.hpp>        // for communicator_for, device
-#include <gradlane/detail/adasum_reducer.hpp>        // for make_reducer
-#include <gradlane/detail/bucket_reducer.hpp>        // for make_reducer
+#include <gradlane/adasum/device.hpp>          // for adasum_device
+#include <gradlane/clip/policy.hpp>            // for average, clip_policy, non_finite, reduce, ...
+#include <gradlane/clip/rules.hpp>             // for make_rules, pipeline_options
+#include <gradlane/clip/threshold.hpp>         // for adaptive
+#include <gradlane/concepts.hpp>               // for communicator_for, device
+#include <gradlane/detail/adasum_reducer.hpp>  // for make_reducer
+#include <gradlane/detail/bucket_reducer.hpp>  // for make_reducer
 #include <gradlane/detail/hierarchical_reducer.hpp>  // for make_reducer
+#include <gradlane/detail/local_update.hpp>          // for local_update
 #include <gradlane/detail/shard_reducer.hpp>         // for make_reducer
 #include <gradlane/gradient_buckets.hpp>             // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>           // for reduction_pipeline
@@ -16,7 +17,7 @@
 
 #include <string>       // for string
 #include <type_traits>  // for is_same_v
-#include <utility>      // for move
+#include <utility>      // for declval, move
 
 namespace gradlane {
 
@@ -36,10 +37,12 @@ template <device Device,
 class clip_allreduce : public reduction_pipeline<Device, Comm> {
   using base = reduction_pipeline<Device, Comm>;
 
-  static constexpr auto weighted = std::is_same_v<Reduction, average::weighted> ||
-                                   std::is_same_v<Reduction, reduce::sharded<average::weighted>>;
-  static constexpr auto adasum = std::is_same_v<Reduction, reduce::adasum> ||
-                                 std::is_same_v<Reduction, reduce::adasum_hierarchical>;
+  using join = decltype(detail::joined_by(std::declval<Reduction const&>()));
+
+  static constexpr auto weighted = detail::weighs<Reduction>;
+  static constexpr auto deltas   = detail::is_deltas<Reduction>;
+  static constexpr auto adasum =
+      std::is_same_v<join, reduce::adasum> || std::is_same_v<join, reduce::adasum_hierarchical>;
   static constexpr auto adaptive = std::is_same_v<Clip, clip::bucketwise<threshold::adaptive>>;
   static constexpr auto sums     = Comm::supports(reduction::sum, dtype::fp64);
 
@@ -53,6 +56,15 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   static_assert(!adasum || !std::is_same_v<Scaling, scaling::premultiplied>,
                 "clip_allreduce: reduce::adasum cannot multiply on the way; use "
                 "scaling::automatic");
+  static_assert(
+      !deltas || Clip::scope != clip_scope::reduced_total,
+      "clip_allreduce: clip::after needs the reduced gradient, which reduce::deltas never "
+      "forms; use clip::bucketwise or clip::before");
+  static_assert(!deltas || !detail::weighs<join>,
+                "clip_allreduce: reduce::deltas has no weights per rank; use another average");
+  static_assert(!deltas || !std::is_same_v<Scaling, scaling::premultiplied>,
+                "clip_allreduce: reduce::deltas gives coefficients to the update, so that nothing "
+                "is multiplied on the way; use scaling::automatic");
   static_assert(!weighted || sums,
                 "clip_allreduce: average::weighted needs a communicator that supports "
                 "reduction::sum of fp64");
@@ -77,8 +89,11 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
       : base{buckets,
              comm,
              make_rules(clip, reduction, comm, options),
-             detail::make_reducer(
-                 buckets, comm, make_rules(clip, reduction, comm, options), reduction),
+             detail::make_reducer(buckets,
+                                  comm,
+                                  make_rules(clip, reduction, comm, options),
+                                  detail::joined_by(reduction)),
+             make_update(reduction),
              describe_policies(clip, reduction, options),
              std::is_same_v<NonFinite, non_finite::fail>,
              clip.bounds(buckets.plan()),
@@ -112,15 +127,23 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
 
  private:
   [[nodiscard]] static detail::pipeline_rules make_rules(Clip const& clip,
-                                                         Reduction reduction,
+                                                         Reduction const& reduction,
                                                          Comm const& comm,
                                                          pipeline_options const& options) {
     return detail::make_rules<Clip, Reduction, NonFinite, Scaling>(
         clip, reduction, options, comm.size(), scaling_communicator_for<Comm, Device>);
   }
 
+  [[nodiscard]] static detail::local_update<Device> make_update(Reduction const& reduction) {
+    if constexpr (deltas) {
+      return detail::local_update<Device>{reduction.update};
+    } else {
+      return {};
+    }
+  }
+
   [[nodiscard]] static std::string describe_policies(Clip const& clip,
-                                                     Reduction reduction,
+                                                     Reduction const& reduction,
                                                      pipeline_options const& options) {
     auto text = "  clip: " + clip.describe() + "\n  over ranks: " + reduction.describe() +
                 "\n  non-finite: " + NonFinite::describe() + "\n";

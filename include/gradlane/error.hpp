@@ -106,6 +106,21 @@ class non_finite_error : public error {
   std::size_t offset_;
 };
 
+/// The update of reduce::deltas threw; that exception is nested in this one. The step's
+/// communicator was aborted.
+class update_error : public error {
+ public:
+  update_error(std::string_view message,
+               std::size_t bucket,
+               std::source_location at = std::source_location::current())
+      : error{message, at}, bucket_{bucket} {}
+
+  [[nodiscard]] std::size_t bucket() const noexcept { return bucket_; }
+
+ private:
+  std::size_t bucket_;
+};
+
 /// @throws contract_error with `message` unless `condition` holds.
 inline void expects(bool condition,
                     std::string_view message,

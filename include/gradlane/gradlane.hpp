@@ -16,6 +16,7 @@
 #include <gradlane/balance/sample_order.hpp>
 #include <gradlane/balance/sampler.hpp>
 #include <gradlane/balance/strata.hpp>
+#include <gradlane/bucket_update.hpp>
 #include <gradlane/buckets/parameter.hpp>
 #include <gradlane/buckets/plan.hpp>
 #include <gradlane/buckets/readiness.hpp>

@@ -11,11 +11,12 @@
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
 #include <gradlane/detail/bucket_stages.hpp>   // for bucket_stages
 #include <gradlane/detail/exchange.hpp>        // for sync_broadcast
+#include <gradlane/detail/local_update.hpp>    // for local_update
 #include <gradlane/detail/make_report.hpp>     // for fill_report, throw_if_skipped
 #include <gradlane/element_range.hpp>          // for element_range
-#include <gradlane/error.hpp>                  // for expects, state_error, timeout_error
-#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
-#include <gradlane/types.hpp>                  // for name_of
+#include <gradlane/error.hpp>             // for expects, state_error, timeout_error, update_error
+#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
+#include <gradlane/types.hpp>             // for name_of
 
 #include <cmath>        // for isfinite
 #include <cstddef>      // for size_t
@@ -48,7 +49,7 @@ struct step_options {
 /// of the trainer waits for anything:
 ///
 ///     compute      backward ──●ready──●ready────●ready── ... finish: wait ──▶ optimizer
-///     prepare        wait ▶ norm ▶ coefficient ▶ scale
+///     prepare        wait ▶ norm ▶ coefficient ▶ scale or update
 ///     communicate                        wait ▶ all-reduce
 ///     settle                                       wait ▶ norm or check ▶ write back
 ///
@@ -96,7 +97,7 @@ class reduction_pipeline {
   /// Cheap: records an event; the call that completes a bucket enqueues its reduction too.
   /// @throws state_error outside of a step, for a frozen parameter, or for one that was marked as
   ///   often as it has uses; contract_error for an unknown one; communication_error if a peer is
-  ///   known to have failed.
+  ///   known to have failed; update_error if the update of reduce::deltas throws.
   void ready(std::size_t parameter, stream& producer) {
     {
       auto const lock = std::scoped_lock{mutex_};
@@ -108,7 +109,7 @@ class reduction_pipeline {
         if (accumulates_) {
           stages_.accumulate(*bucket, micro_steps_ == 0);
         } else {
-          stages_.launch(*bucket, micro_steps_ == 0);
+          launch(*bucket);
         }
       }
     }
@@ -189,12 +190,14 @@ class reduction_pipeline {
  protected:
   /// Collective; blocks.
   /// @param reducer  joins the buckets over the ranks.
+  /// @param update   of reduce::deltas.
   /// @param policy   describes the policies; compared over the ranks.
   /// @param fails    sync_report() throws where a step was skipped.
   reduction_pipeline(gradient_buckets<Device>& buckets,
                      Comm& comm,
                      detail::pipeline_rules const& rules,
                      std::unique_ptr<detail::bucket_reducer<Device>> reducer,
+                     detail::local_update<Device> update,
                      std::string const& policy,
                      bool fails,
                      std::span<double const> bounds,
@@ -205,7 +208,7 @@ class reduction_pipeline {
         policy_{policy + storage_text()},
         fails_{fails},
         ready_{plan()},
-        stages_{buckets, comm, rules, std::move(reducer)} {
+        stages_{buckets, comm, rules, std::move(reducer), std::move(update)} {
     detail::sync_agree(buckets.device(), stages_.communicate(), comm_, plan(), policy_, deadline);
     reset(bounds, deadline);
   }
@@ -272,6 +275,16 @@ class reduction_pipeline {
     stages_.begin(compute);
   }
 
+  void launch(std::size_t bucket) {
+    try {
+      stages_.launch(bucket, micro_steps_ == 0);
+    } catch (update_error const&) {  // peers would wait for this bucket
+      phase_ = phase::failed;
+      stages_.abort();
+      throw;
+    }
+  }
+
   void close(stream& compute) {
     stages_.end_step(compute);
     micro_steps_ = 0;
@@ -303,6 +316,7 @@ class reduction_pipeline {
     auto const& [accumulate, reduce, write_back] = buckets_.options();
     auto text                                    = std::string{"  micro-steps: added up "};
     text += accumulate ? "in " + std::string{name_of(*accumulate)} : "by the trainer, in place";
+    if (rules_.deltas) { text += "\n  coefficients: given to the update"; }
     if (rules_.scales) {
       text += "\n  coefficients: in the cast where there is one, else in ";
       text += rules_.in_reduction ? "the reduction" : "place";

@@ -44,8 +44,8 @@ class cuda_gate {
 class captured {
  public:
   template <class Work>
-  captured(cuda::stream& on, Work work) {
-    cuda::check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeGlobal));
+  captured(cuda::stream& on, Work work, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
+    cuda::check(cudaStreamBeginCapture(on.get(), mode));
     work();
     auto* graph = cudaGraph_t{};
     cuda::check(cudaStreamEndCapture(on.get(), &graph));

@@ -55,6 +55,11 @@ struct loss_scaling {
   }
 };
 
+/// What makes a product NaN where a coefficient is, and else leaves it alone.
+[[nodiscard]] GRADLANE_HOST_DEVICE inline float gate_of(float coefficient) noexcept {
+  return coefficient != coefficient ? coefficient : 1.0F;
+}
+
 /// share = w_r / Σ w_r, or w_r / W; 0 where nobody has weight. used = 1, or 0 where share is 0.
 struct share_of_weights {
   step_record* step;
@@ -88,6 +93,7 @@ struct bucket_coefficient {
     record->clipped     = static_cast<std::uint32_t>(used && factor < 1);
     record->coefficient = used ? static_cast<float>(factor * (step->share / loss.divisor())) : 0.0F;
     record->non_finite  = static_cast<std::uint32_t>(used && !is_finite(norm));
+    record->gate        = gate_of(record->coefficient);
     if (!used) { record->where = {}; }  // what this rank's buffers hold is nobody's concern
   }
 };
@@ -114,6 +120,7 @@ struct total_coefficient {
       record.coefficient =
           used ? static_cast<float>(factor * (step->share / loss.divisor())) : 0.0F;
       record.non_finite = static_cast<std::uint32_t>(used && !is_finite(q));
+      record.gate       = gate_of(record.coefficient);
       if (!used) { record.where = {}; }
     }
   }
@@ -145,6 +152,7 @@ struct close_step {
       return;
     }
     ++step->steps;
+    ++step->updates;
     if (scope == clip_scope::local_bucket) {
       count_buckets();
     } else {

@@ -7,11 +7,12 @@
 #include <gradlane/detail/to_text.hpp>      // for to_text
 #include <gradlane/types.hpp>               // for name_of, reduction
 
-#include <concepts>  // for same_as
-#include <cstdint>   // for uint8_t
-#include <limits>    // for numeric_limits
-#include <string>    // for string
-#include <vector>    // for vector
+#include <concepts>     // for same_as
+#include <cstdint>      // for uint8_t
+#include <limits>       // for numeric_limits
+#include <string>       // for string
+#include <type_traits>  // for is_same_v
+#include <vector>       // for vector
 
 namespace gradlane {
 
@@ -215,7 +216,60 @@ struct sharded {
 template <class Average>
 sharded(Average) -> sharded<Average>;
 
+/// Joins not the ranks' gradients but what the optimizer of each rank makes of its own,
+///
+///     d_r = update(clip(g_r), state_r, weights)
+///
+/// by `Join`: a policy of this namespace or an average. The optimizer works bucket by bucket beside
+/// backward, as bucket_update says, and the results are the joined deltas, which the trainer adds
+/// to its weights unless step_status::skip tells not to. Every rank has optimizer state of its own.
+///
+/// Clipping is that of the gradient, so before the update: clip::after does not serve, and
+/// clip::before leaves nothing to overlap. Averages divide deltas, never gradients; weights per
+/// rank and divide::split, which multiply before the reduction, are refused. Takes one pass over
+/// the gradients for their norms, and one over the results where Inf and NaN are looked for.
+///
+/// Source: Maleki et al. 2020, arXiv 2006.02924, on optimizers with state.
+template <class Join, class Update>
+struct deltas {
+  Join join;
+  Update update;  ///< callable: void(bucket_update<Device> const&)
+
+  [[nodiscard]] std::string describe() const {
+    return "deltas: for clip(g_r) read what the optimizer of rank r makes of it; joined by " +
+           join.describe();
+  }
+};
+
+template <class Join, class Update>
+deltas(Join, Update) -> deltas<Join, Update>;
+
 }  // namespace reduce
+
+namespace detail {
+
+/// What joins the buckets under a reduction policy: the policy itself but for reduce::deltas.
+template <class Reduction>
+[[nodiscard]] constexpr Reduction joined_by(Reduction const& policy) {
+  return policy;
+}
+template <class Join, class Update>
+[[nodiscard]] constexpr Join joined_by(reduce::deltas<Join, Update> const& policy) {
+  return policy.join;
+}
+
+template <class Reduction>
+inline constexpr bool is_deltas = false;
+template <class Join, class Update>
+inline constexpr bool is_deltas<reduce::deltas<Join, Update>> = true;
+
+/// Whether a reduction policy takes a weight per rank.
+template <class Reduction>
+inline constexpr bool weighs = std::is_same_v<Reduction, average::weighted>;
+template <class Average>
+inline constexpr bool weighs<reduce::sharded<Average>> = weighs<Average>;
+
+}  // namespace detail
 
 /// What to do about Inf and NaN in a gradient. They reach every rank through the reduction itself:
 /// a bucket whose local norm is not finite gets the coefficient NaN, which makes all of it NaN.

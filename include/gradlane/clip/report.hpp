@@ -26,6 +26,7 @@ struct bucket_record {
   float coefficient{1.0F};   ///< clip factor · share of the average / loss scale
   std::uint32_t clipped{};
   std::uint32_t non_finite{};
+  float gate{1.0F};  ///< 1, or NaN where the coefficient is
   std::uint64_t clipped_steps{};
   non_finite_location where{};
 };
@@ -43,6 +44,7 @@ struct step_record {
   std::uint32_t clipped{};   ///< the whole gradient was clipped (before, after)
   std::uint64_t steps{};     ///< that were not skipped
   std::uint64_t skipped_steps{};
+  std::uint64_t updates{};        ///< as steps, but not reset where the order is learned
   std::uint64_t clipped_units{};  ///< buckets, or whole gradients, that were clipped so far
 };
 

@@ -44,11 +44,14 @@ struct pipeline_rules {
   bool in_reduction{false};    ///< ... by the communicator
   reduction operation{reduction::sum};
   bool sharded{false};  ///< each rank has a part of the results only
+  bool deltas{false};   ///< the trainer's update stands between coefficient and reduction
   bool detects{false};  ///< Inf and NaN skip the step
   loss_scaling loss{};
   loss_scaling loss_before{};  ///< as coefficients before the reduction see it
 
-  [[nodiscard]] bool measures_locally() const noexcept { return gradlane::measures_locally(scope); }
+  [[nodiscard]] bool measures_locally() const noexcept {
+    return deltas || gradlane::measures_locally(scope);
+  }
   [[nodiscard]] bool reads_back() const noexcept {
     return scope == clip_scope::reduced_total || detects;
   }
@@ -100,6 +103,21 @@ inline void apply_reduction(pipeline_rules& rules,
   rules.in_reduction = false;
 }
 
+/// The coefficients are the update's, so that nothing is multiplied before the reduction.
+template <class Join, class Update>
+void apply_reduction(pipeline_rules& rules,
+                     reduce::deltas<Join, Update> const& policy,
+                     double ranks) {
+  rules.scales = false;
+  apply_reduction(rules, policy.join, ranks);
+  expects(!rules.scales,
+          "reduce::deltas: divide::split would multiply before the reduction; use divide::before "
+          "or divide::after");
+  rules.share        = 1.0;
+  rules.in_reduction = false;
+  rules.deltas       = true;
+}
+
 template <class Clip>
 void apply_clip(pipeline_rules& rules, Clip const& clip) {
   rules.scope = Clip::scope;
@@ -114,7 +132,7 @@ void apply_clip(pipeline_rules& rules, Clip const& clip) {
 /// @param can_scale  the communicator has capabilities.premultiplied_sum.
 template <clip_policy Clip, class Reduction, class NonFinite, class Scaling>
 [[nodiscard]] pipeline_rules make_rules(Clip const& clip,
-                                        Reduction reduction,
+                                        Reduction const& reduction,
                                         pipeline_options const& options,
                                         int ranks,
                                         bool can_scale) {
@@ -128,6 +146,9 @@ template <clip_policy Clip, class Reduction, class NonFinite, class Scaling>
   rules.detects      = NonFinite::detects;
   rules.in_reduction = can_scale && !std::is_same_v<Scaling, scaling::in_place>;
   apply_reduction(rules, reduction, static_cast<double>(ranks));
+  expects(!rules.deltas || options.loss_scale == nullptr || options.unscale,
+          "reduce::deltas: an optimizer needs gradients without their loss scale; leave "
+          "pipeline_options::unscale set");
   return rules;
 }
 

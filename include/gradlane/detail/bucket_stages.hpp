@@ -11,6 +11,7 @@
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
+#include <gradlane/detail/local_update.hpp>    // for local_update
 #include <gradlane/element_range.hpp>          // for element_range, intersection
 #include <gradlane/error.hpp>                  // for expects
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
@@ -18,6 +19,7 @@
 
 #include <array>    // for array
 #include <cstddef>  // for byte, size_t
+#include <cstdint>  // for uint64_t
 #include <memory>   // for unique_ptr
 #include <span>     // for as_bytes, as_writable_bytes, span
 #include <utility>  // for move
@@ -28,7 +30,7 @@ namespace gradlane::detail {
 /// The work of a pipeline on its device: three streams, the events between them, and the numbers
 /// in device memory. It only enqueues; it knows nothing of readiness, phases or policies' types.
 ///
-///     prepare      wait for marks ▶ add up or pack ▶ norm ▶ coefficient ▶ scale
+///     prepare      wait for marks ▶ add up or pack ▶ norm ▶ coefficient ▶ scale or update
 ///     communicate                                              wait ▶ reduce
 ///     settle                                                             wait ▶ check ▶ write back
 template <device Device, communicator_for<Device> Comm>
@@ -40,12 +42,14 @@ class bucket_stages {
   bucket_stages(gradient_buckets<Device>& buckets,
                 Comm& comm,
                 pipeline_rules rules,
-                std::unique_ptr<bucket_reducer<Device>> reducer)
+                std::unique_ptr<bucket_reducer<Device>> reducer,
+                local_update<Device> update)
       : device_{buckets.device()},
         comm_{comm},
         buckets_{buckets},
         rules_{rules},
-        reducer_{std::move(reducer)} {}
+        reducer_{std::move(reducer)},
+        update_{std::move(update)} {}
   bucket_stages(bucket_stages const&)            = delete;
   bucket_stages& operator=(bucket_stages const&) = delete;
   ~bucket_stages() {
@@ -67,6 +71,7 @@ class bucket_stages {
     expects(bounds.size() == (rules_.scope == clip_scope::local_bucket ? count() : 1),
             "clip_allreduce: the clip policy gives another number of bounds than it has to");
     reducer_->sync_reset(deadline);
+    update_.reset(buckets_);
     make_marks();
     prepared_.clear();
     reduced_.clear();
@@ -77,15 +82,17 @@ class bucket_stages {
       prepared_.push_back(device_.make_event());
       reduced_.push_back(device_.make_event());
       records[b].threshold = bounds[rules_.scope == clip_scope::local_bucket ? b : 0];
-      bounded_.push_back(rules_.measures_locally() && records[b].threshold <= moderate_bound);
+      bounded_.push_back(rules_.measures_locally() && !rules_.deltas &&
+                         records[b].threshold <= moderate_bound);
       results_.push_back(make_results(b));
     }
-    auto step  = step_record{};
-    step.share = rules_.share;
-    step.post  = rules_.post;
-    records_   = device_.allocate(count() * sizeof(bucket_record));
-    step_      = device_.allocate(sizeof(step_record));
-    averages_  = device_.allocate(2 * count() * sizeof(double));
+    auto step    = step_record{};
+    step.share   = rules_.share;
+    step.post    = rules_.post;
+    step.updates = sync_updates();
+    records_     = device_.allocate(count() * sizeof(bucket_record));
+    step_        = device_.allocate(sizeof(step_record));
+    averages_    = device_.allocate(2 * count() * sizeof(double));
     upload_all(device_, prepare_, std::as_bytes(std::span{records}), records_.data());
     upload_all(device_, prepare_, std::as_bytes(std::span{&step, 1}), step_.data());
     device_.sync(prepare_, deadline);
@@ -160,13 +167,13 @@ class bucket_stages {
       for (auto b = std::size_t{0}; b < count(); ++b) { send(b); }
       return;
     }
-    if (rules_.scales) {
+    if (rules_.scales || rules_.deltas) {
       device_.invoke(prepare_,
                      bucket_coefficient{.record   = record(bucket),
                                         .step     = step(),
                                         .loss     = rules_.loss_before,
                                         .adaptive = rules_.adaptive_factor,
-                                        .clips    = rules_.scope == clip_scope::local_bucket});
+                                        .clips    = rules_.measures_locally()});
     }
     send(bucket);
   }
@@ -330,14 +337,15 @@ class bucket_stages {
     }
   }
 
-  /// Brings copied gradients into the wire, and takes the norm that the policy asks for.
+  /// Brings copied gradients into the wire, which an update reads where they are, and takes the
+  /// norm that the policy asks for.
   void measure(std::size_t bucket) {
     auto& storage    = buckets_.bucket(bucket);
     auto const local = rules_.measures_locally();
     auto const added = !storage.accumulator.empty();
     auto& list       = added ? storage.accumulated : storage.gradients;
     auto* const sum  = local ? &record(bucket)->sum_of_squares : nullptr;
-    if (!buckets_.bound() && !added) {
+    if (!buckets_.bound() && !added && !rules_.deltas) {
       device_.pack(prepare_, list, storage.reduced, sum);
     } else if (local) {
       device_.sum_of_squares(prepare_, list, sum);
@@ -347,7 +355,38 @@ class bucket_stages {
     }
   }
 
+  /// Steps so far that were not skipped. Blocks.
+  [[nodiscard]] std::uint64_t sync_updates() {
+    auto count = std::uint64_t{0};
+    if (step_.size() == 0) { return count; }
+    auto* const from = reinterpret_cast<std::byte*>(&step()->updates);
+    device_.download(prepare_,
+                     buffer_view{from, 1, dtype::uint64},
+                     std::as_writable_bytes(std::span{&count, 1}));
+    device_.sync(prepare_);
+    return count;
+  }
+
   void send(std::size_t bucket) {
+    auto const* const coefficient = rules_.deltas ? update(bucket) : scale(bucket);
+    device_.record(prepared_[bucket], prepare_);
+    device_.wait(communicate_, prepared_[bucket]);
+    reducer_->reduce(communicate_, bucket, coefficient);
+    device_.record(reduced_[bucket], communicate_);
+    sent_ = bucket + 1;
+    settle(bucket);
+  }
+
+  /// Has the trainer write the wire.
+  [[nodiscard]] float const* update(std::size_t bucket) {
+    update_(prepare_, plan(), bucket, &record(bucket)->coefficient, &step()->updates);
+    device_.scale(prepare_, buckets_.bucket(bucket).wire, &record(bucket)->gate);
+    return nullptr;
+  }
+
+  /// Brings the gradients into the wire, multiplied where the reduction does not do that: gives
+  /// what it is to multiply by, or null.
+  [[nodiscard]] float const* scale(std::size_t bucket) {
     auto& storage           = buckets_.bucket(bucket);
     auto const& source      = storage.accumulator.empty() ? storage.gradient : storage.accumulator;
     auto const* coefficient = rules_.scales ? &record(bucket)->coefficient : nullptr;
@@ -360,12 +399,7 @@ class bucket_stages {
     } else if (coefficient != nullptr && rules_.weighted) {  // reads one number where it is 1
       device_.scale(prepare_, storage.wire, &step()->used);
     }
-    device_.record(prepared_[bucket], prepare_);
-    device_.wait(communicate_, prepared_[bucket]);
-    reducer_->reduce(communicate_, bucket, coefficient);
-    device_.record(reduced_[bucket], communicate_);
-    sent_ = bucket + 1;
-    settle(bucket);
+    return coefficient;
   }
 
   /// What follows the reduction of a bucket.
@@ -441,6 +475,7 @@ class bucket_stages {
   gradient_buckets<Device>& buckets_;
   pipeline_rules rules_;
   std::unique_ptr<bucket_reducer<Device>> reducer_;
+  local_update<Device> update_;
   std::size_t sent_{0};  // buckets of the step whose reduction was enqueued
 
   typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)
