@@ -48,35 +48,56 @@ inline constexpr int dkv_blocks_per_sm = 2;
 // ---- forward ----------------------------------------------------------------------------------
 
 /// Softmax of rows g and g + 8 that arrive 64 scores at a time.
+///
+/// Exponentials are relative to a score that follows the largest one only when that has grown by
+/// more than `slack`: what was summed so far then needs rescaling in the first round, and rarely
+/// later. Exponentials stay below 2^8, which 16 bits hold as well as 1. Rows decide each for
+/// itself: their bits do not depend on which rows share a warp.
 struct running_softmax {
-  float largest[2] = {-INFINITY, -INFINITY};  // score so far
-  float sum[2]     = {0, 0};                  // of exponentials in this lane's columns
+  static constexpr auto slack = 8 / scale_log2;
 
-  /// Scores become exponentials relative to the largest score so far, to which `out` is rescaled.
+  float reference[2] = {-INFINITY, -INFINITY};  // score
+  float sum[2]       = {0, 0};                  // of exponentials in this lane's columns
+
+  /// Scores become exponentials relative to the reference, to which `out` is rescaled.
   __device__ void fold(sums& scores, sums& out) {
+    float now[2];
 #pragma unroll
     for (auto i = 0; i < 2; ++i) {
-      auto now = largest[i];
+      auto largest = reference[i];
 #pragma unroll
       for (auto n = 0; n < 8; ++n) {
-        now = fmaxf(now, fmaxf(scores.at[n][2 * i], scores.at[n][2 * i + 1]));
+        largest = fmaxf(largest, fmaxf(scores.at[n][2 * i], scores.at[n][2 * i + 1]));
       }
-      now                 = row_max(now);
-      auto const shrink   = exp2_approximate((largest[i] - now) * scale_log2);
-      auto const subtract = now * scale_log2;
-      auto added          = 0.0F;
+      largest = row_max(largest);
+      now[i]  = largest - reference[i] > slack ? largest : reference[i];
+    }
+    if (__any_sync(~0U, now[0] != reference[0] || now[1] != reference[1])) { follow(now, out); }
+#pragma unroll
+    for (auto i = 0; i < 2; ++i) {
+      auto const subtract = reference[i] * scale_log2;
 #pragma unroll
       for (auto n = 0; n < 8; ++n) {
 #pragma unroll
         for (auto e = 2 * i; e < 2 * i + 2; ++e) {
           scores.at[n][e] = exp2_approximate(scores.at[n][e] * scale_log2 - subtract);
-          added += scores.at[n][e];
-          out.at[n][e] *= shrink;
+          sum[i] += scores.at[n][e];
         }
       }
-      largest[i] = now;
-      sum[i]     = sum[i] * shrink + added;
     }
+  }
+
+ private:
+  __device__ void follow(float const (&now)[2], sums& out) {
+    float shrink[2];
+#pragma unroll
+    for (auto i = 0; i < 2; ++i) {
+      shrink[i] =
+          now[i] == reference[i] ? 1 : exp2_approximate((reference[i] - now[i]) * scale_log2);
+      reference[i] = now[i];
+      sum[i] *= shrink[i];
+    }
+    scale_rows(out, shrink[0], shrink[1]);
   }
 };
 
@@ -219,7 +240,7 @@ __global__ void __launch_bounds__(threads, forward_blocks_per_sm(RowsPerBlock))
       auto const row = work.first + own + m * 16 + i * 8 + lane / 4;
       factor[i]      = work.drop.scale / sum;
       if (lane % 4 == 0 && row < work.length) {
-        a.lse_out[work.place(a.rows) + row] = softmax[m].largest[i] * score_scale + __logf(sum);
+        a.lse_out[work.place(a.rows) + row] = softmax[m].reference[i] * score_scale + __logf(sum);
       }
     }
     scale_rows(out[m], factor[0], factor[1]);
