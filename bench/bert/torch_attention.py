@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer of attention_bench: PyTorch's scaled_dot_product_attention, forward and backward.
 
-    torch_attention.py [--tokens N] [--heads N] [--lengths FILE]
+    torch_attention.py [--tokens N] [--heads N] [--lengths FILE] [--device cpu]
 
 Same workloads (128, 512, 2048; "mix" and "even" from a file of lines "length,count"), same count of
 FLOPs: 4 * 64 n^2 a head in forward, 10 * 64 n^2 in backward, n being real lengths. "mix" is run both
 padded to the longest with a mask, and as a nested tensor without padding where this PyTorch can.
-Backends are tried one by one; those that refuse say so. Needs torch and a GPU.
+Backends are tried one by one; those that refuse say so. Needs torch, and a GPU for figures that mean
+something: --device cpu is for trying the script.
 """
 
 import argparse
+import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -40,45 +42,51 @@ def mixed_lengths(tokens, path):
     return result
 
 
-def seconds(work, repeat=20):
+def seconds(work, device, repeat):
     """Median of `repeat` runs after three that do not count."""
     times = []
-    for i in range(repeat + 3):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        stop.record()
-        stop.synchronize()
-        if i >= 3:
+    for _ in range(repeat + 3):
+        if device == "cuda":
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            stop.record()
+            stop.synchronize()
             times.append(start.elapsed_time(stop) * 1e-3)
-    return sorted(times)[repeat // 2]
+        else:
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+    return sorted(times[3:])[repeat // 2]
 
 
-def padded(lengths, heads):
+def padded(lengths, heads, device):
     """q, k, v (B, H, longest, 64) and a mask (B, 1, 1, longest), or none where all are equal."""
     longest = max(lengths)
     shape = (len(lengths), heads, longest, HEAD_SIZE)
-    qkv = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in "qkv"]
+    qkv = [torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in "qkv"]
     if min(lengths) == longest:
         return qkv, None
-    valid = torch.arange(longest, device="cuda")[None, :] < torch.tensor(lengths, device="cuda")[:, None]
-    return qkv, valid[:, None, None, :]
+    valid = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
+    return qkv, valid[:, None, None, :].to(device)
 
 
-def nested(lengths, heads):
+def nested(lengths, heads, device):
     """q, k, v as nested tensors (B, H, length of each, 64)."""
     parts = []
     for _ in "qkv":
-        rows = [torch.randn(n, heads, HEAD_SIZE, device="cuda", dtype=torch.bfloat16) for n in lengths]
+        rows = [torch.randn(n, heads, HEAD_SIZE, device=device, dtype=torch.bfloat16) for n in lengths]
         part = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
         parts.append(part.transpose(1, 2))
     return parts, None
 
 
-def report(name, lengths, heads, inputs):
-    (q, k, v), mask = inputs(lengths, heads)
+def report(name, lengths, args, inputs):
+    heads = args.heads
+    (q, k, v), mask = inputs(lengths, heads, args.device)
     flops = 4 * HEAD_SIZE * heads * sum(n * n for n in lengths)
-    for backend, kind in BACKENDS.items():
+    backends = BACKENDS if args.device == "cuda" else BACKENDS | {"math": SDPBackend.MATH}
+    for backend, kind in backends.items():
         for dropout in (0.0, 0.1):
             label = f"{backend}/{name}" + ("/dropout" if dropout else "")
 
@@ -94,8 +102,8 @@ def report(name, lengths, heads, inputs):
                     def backward():
                         torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
-                    there, back = seconds(forward), seconds(backward)
-            except RuntimeError as refusal:
+                    there, back = (seconds(work, args.device, args.repeat) for work in (forward, backward))
+            except (RuntimeError, NotImplementedError) as refusal:
                 print(f"{label:32} refused: {str(refusal).splitlines()[0]}")
                 continue
             print(f"{label:32} forward {there * 1e6:9.1f} us {flops / there * 1e-12:7.1f} TFLOP/s   "
@@ -107,21 +115,23 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--lengths")
+    parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
+    if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("no GPU")
-    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
+    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name() if args.device == 'cuda' else 'CPU'}")
     torch.manual_seed(0)
     for length in (128, 512, 2048):
         count = (args.tokens + length - 1) // length
-        report(str(length), [length] * count, args.heads, padded)
+        report(str(length), [length] * count, args, padded)
     if args.lengths:
         mix = mixed_lengths(args.tokens, args.lengths)
-        report("mix padded", mix, args.heads, padded)
-        report("mix nested", mix, args.heads, nested)
+        report("mix padded", mix, args, padded)
+        report("mix nested", mix, args, nested)
         rows = sum(mix)
         length = max(1, sum(n * n for n in mix) // rows)
-        report("even", [length] * ((rows + length - 1) // length), args.heads, padded)
+        report("even", [length] * ((rows + length - 1) // length), args, padded)
 
 
 if __name__ == "__main__":

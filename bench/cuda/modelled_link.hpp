@@ -83,7 +83,9 @@ class modelled_link : public gradlane::detail::collective_calls<modelled_link, c
   }
 
   void hold(cuda::stream const& on, std::size_t bytes) {
-    calls_.push_back(speed_.microseconds(bytes));
+    auto const time = speed_.microseconds(bytes);
+    if (time <= 0) { return; }  // no wire
+    calls_.push_back(time);
     if (marks_ != nullptr) { marks_->push_back({timed(on), nullptr, bytes}); }
     cuda::check(cudaLaunchHostFunc(on.get(), &wait, &calls_.back()));
     if (marks_ != nullptr) { marks_->back().end = timed(on); }

@@ -303,15 +303,20 @@ class reference_device {
                  out context,
                  std::span<T> lse) const {
     for_each_head(rows, qkv, heads, [&](head const& a) {
+      auto weights = std::vector<T>(a.length);  // of the values, for one query
       for (auto q = std::size_t{0}; q < a.length; ++q) {
         auto sum = T{0};
-        for (auto k = std::size_t{0}; k < a.length; ++k) { sum += std::exp(a.score(q, k)); }
+        for (auto k = std::size_t{0}; k < a.length; ++k) {
+          weights[k] = std::exp(a.score(q, k));
+          sum += weights[k];
+        }
         lse[a.number * qkv.rows + a.first + q] = std::log(sum);
+        for (auto k = std::size_t{0}; k < a.length; ++k) {
+          weights[k] = weights[k] / sum * a.factor(drop, q, k);
+        }
         for (auto j = std::size_t{0}; j < a.size; ++j) {
           auto sum_v = T{0};
-          for (auto k = std::size_t{0}; k < a.length; ++k) {
-            sum_v += std::exp(a.score(q, k)) / sum * a.factor(drop, q, k) * a.v(k, j);
-          }
+          for (auto k = std::size_t{0}; k < a.length; ++k) { sum_v += weights[k] * a.v(k, j); }
           context(a.first + q, a.number * a.size + j) = sum_v;
         }
       }

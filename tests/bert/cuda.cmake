@@ -2,6 +2,7 @@
 # The model's operations on a GPU.
 gradlane_test(bert/row_groups_test.cpp LINK gradlane_bert)
 gradlane_test(bert/cuda_operations_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
+gradlane_test(bert/cuda_attention_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
 gradlane_test(bert/cuda_loss_scaler_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
 if(OpenMP_CXX_FOUND)
   gradlane_test(

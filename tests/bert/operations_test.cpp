@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operations.hpp"  // for BERT_OPERATIONS_CONFORMANCE, twin, twin_reals
 
-#include "on_cpu.hpp"  // for on_cpu
+#include "attention_operations.hpp"  // for BERT_ATTENTION_CONFORMANCE, attention_run
+#include "on_cpu.hpp"                // for on_cpu
 
 #include <gradlane/types.hpp>  // for bf16
 
@@ -21,10 +22,6 @@ using gradlane::bf16;
 using test::bound;
 using test::on_cpu;
 
-template <class T>
-struct fixture : test::operations_fixture<on_cpu<T>> {
-  std::size_t heads = 3;
-};
 template <class T>
 using twin       = test::twin<on_cpu<T>>;
 using twin_reals = test::twin_reals<on_cpu<float>>;
@@ -58,56 +55,9 @@ TEST_CASE("cpu linear in bf16 agrees with the reference by either kind of produc
   }
 }
 
-TEST_CASE_TEMPLATE("cpu attention agrees with the reference, dropout included", T, float, bf16) {
-  auto f       = fixture<T>{};
-  auto qkv     = twin<T>{f.t, 3 * f.h, 1};
-  auto context = twin<T>{f.t, f.h};
-  auto lse     = twin_reals{f.heads * f.t};
-  for (auto const& drop : {f.drop, dropout{}}) {
-    f.fast.attention(f.rows, qkv.view(), f.heads, drop, context.view(), lse.span());
-    f.exact.attention(f.host_rows, qkv.reference(), f.heads, drop, context.reference(), lse.exact);
-    CHECK(context.error() < bound<T>);
-    CHECK(lse.error() < bound<float>);
-    auto dcontext = twin<T>{f.t, f.h, 3};
-    auto dqkv     = twin<T>{f.t, 3 * f.h};
-    f.fast.attention_gradient(f.rows,
-                              qkv.view(),
-                              f.heads,
-                              drop,
-                              context.view(),
-                              lse.span(),
-                              dcontext.view(),
-                              dqkv.view());
-    f.exact.attention_gradient(f.host_rows,
-                               qkv.reference(),
-                               f.heads,
-                               drop,
-                               context.reference(),
-                               lse.exact,
-                               dcontext.reference(),
-                               dqkv.reference());
-    CHECK(dqkv.error() < bound<T>);
-  }
-}
-
-TEST_CASE_TEMPLATE("cpu attention of a sequence is the same bits in any batch", T, float, bf16) {
-  auto f       = fixture<T>{};
-  auto qkv     = twin<T>{f.t, 3 * f.h, 1};
-  auto context = twin<T>{f.t, f.h};
-  auto lse     = twin_reals{f.heads * f.t};
-  f.fast.attention(f.rows, qkv.view(), f.heads, f.drop, context.view(), lse.span());
-  auto const& all = f.rows.data();
-  auto alone      = batch_index{};
-  alone.assign(test::make_batch(f.config, {140}, 3));
-  auto part = twin<T>{140, 3 * f.h};
-  auto out  = twin<T>{140, f.h};
-  std::copy(qkv.view().row(99), qkv.view().row(99) + 140 * 3 * f.h, part.view().data);
-  REQUIRE(all.starts[3] == 99);
-  REQUIRE(all.samples[3] == alone.data().samples[0]);
-  f.fast.attention(alone, part.view(), f.heads, f.drop, out.view(), lse.span());
-  for (auto i = std::size_t{0}; i < 140 * f.h; ++i) {
-    CHECK(static_cast<float>(out.view().data[i]) ==
-          static_cast<float>(context.view().data[99 * f.h + i]));
+TEST_CASE_TEMPLATE("cpu attention takes heads of any size", T, float, bf16) {
+  for (auto const& drop : {test::attention_drop(), dropout{}}) {
+    test::attention_run<on_cpu<T>>{{65, 1, 33, 140, 17}, 3, 16, drop}.compare(bound<T>);
   }
 }
 
@@ -148,3 +98,4 @@ TEST_CASE("dropout bytes filled by vectors are those of the definition") {
 }  // namespace
 
 BERT_OPERATIONS_CONFORMANCE(on_cpu<float>, on_cpu<bf16>);
+BERT_ATTENTION_CONFORMANCE(on_cpu<float>, on_cpu<bf16>);
