@@ -18,6 +18,7 @@
 #include <gradlane/balance/strata.hpp>
 #include <gradlane/bucket_update.hpp>
 #include <gradlane/buckets/parameter.hpp>
+#include <gradlane/buckets/parts.hpp>
 #include <gradlane/buckets/plan.hpp>
 #include <gradlane/buckets/readiness.hpp>
 #include <gradlane/buffer_view.hpp>

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buckets/parts.hpp>          // for bucket_parts, shard_by
 #include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/buffer_view.hpp>            // for buffer_view
 #include <gradlane/concepts.hpp>               // for communicator_for, device
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
-#include <gradlane/error.hpp>                  // for contract_error, expects
+#include <gradlane/error.hpp>                  // for expects
 #include <gradlane/types.hpp>                  // for floating_element, size_of, stream_priority
 
 #include <cstddef>  // for size_t
 #include <span>     // for span
-#include <string>   // for to_string
 #include <utility>  // for move
 #include <vector>   // for vector
 
@@ -33,21 +33,22 @@ class parameter_shards {
  public:
   using stream = typename Device::stream;
 
-  /// @param plan  of the gradients; parameters have their dtypes. Memory is uninitialised.
-  /// @throws contract_error where a bucket does not fall into equal parts.
-  parameter_shards(Device& device, Comm& comm, bucket_plan plan)
-      : device_{device}, comm_{comm}, plan_{std::move(plan)} {
-    auto const ranks = static_cast<std::size_t>(comm.size());
+  /// Blocks.
+  /// @param plan  of the gradients; parameters have their dtypes, and start as zeros, as do gaps.
+  /// @param by    as of reduce::sharded.
+  /// @throws contract_error by elements, where a bucket does not fall into equal parts.
+  parameter_shards(Device& device, Comm& comm, bucket_plan plan, shard_by by = shard_by::elements)
+      : device_{device},
+        comm_{comm},
+        plan_{std::move(plan)},
+        by_{by},
+        parts_{plan_, comm.size(), by} {
     for (auto const& layout : plan_.buckets()) {
-      if (layout.count % ranks != 0) {
-        throw contract_error{"parameter_shards: bucket " + std::to_string(memory_.size()) +
-                             " has " + std::to_string(layout.count) +
-                             " elements, which are no equal parts for " + std::to_string(ranks) +
-                             " ranks; set bucket_options::pad_to to a multiple of the ranks"};
-      }
       memory_.push_back(device.allocate(layout.count * size_of(layout.type)));
       gathered_.push_back(device.make_event());
+      device.zero(gather_, whole(memory_.size() - 1));
     }
+    device.sync(gather_);
   }
   parameter_shards(parameter_shards const&)            = delete;
   parameter_shards& operator=(parameter_shards const&) = delete;
@@ -79,14 +80,22 @@ class parameter_shards {
     return parameter(index).template as<T>();
   }
 
+  /// Whether this rank updates a parameter, by shard_by::parameters; not so without a slot.
+  /// @throws contract_error for an unknown parameter.
+  [[nodiscard]] bool owns(std::size_t index) const {
+    auto const& slot = plan_.slot(index);
+    if (!slot || by_ == shard_by::elements) { return false; }
+    auto const own = parts_.part(slot->bucket, comm_.rank());
+    return slot->offset >= own.begin && slot->offset < own.end;
+  }
+
   /// This rank's part of a bucket, as an optimizer that works by elements updates it; beside it lie
   /// the same elements of gradients in reduction_pipeline::result(bucket).
   /// @throws contract_error for an unknown bucket.
   [[nodiscard]] buffer_view shard(std::size_t bucket) const {
     expects(bucket < memory_.size(), "parameter_shards: no such bucket");
-    auto const all  = whole(bucket);
-    auto const part = all.count() / static_cast<std::size_t>(comm_.size());
-    return all.subview(static_cast<std::size_t>(comm_.rank()) * part, part);
+    auto const own = parts_.part(bucket, comm_.rank());
+    return whole(bucket).subview(own.begin, own.count());
   }
 
   /// Enqueues the gathering of all parameters behind the work on `updated`.
@@ -94,7 +103,11 @@ class parameter_shards {
     device_.record(updated_, updated);
     device_.wait(gather_, updated_);
     for (auto b = memory_.size(); b-- > 0;) {
-      comm_.all_gather(gather_, shard(b), whole(b));
+      if (by_ == shard_by::elements) {
+        comm_.all_gather(gather_, shard(b), whole(b));
+      } else {
+        comm_.all_gather_v(gather_, shard(b), whole(b), parts_.counts(b));
+      }
       device_.record(gathered_[b], gather_);
     }
   }
@@ -114,6 +127,8 @@ class parameter_shards {
   Device& device_;
   Comm& comm_;
   bucket_plan plan_;
+  shard_by by_;
+  bucket_parts parts_;
   std::vector<typename Device::buffer> memory_;   // by bucket
   std::vector<typename Device::event> gathered_;  // by bucket
   typename Device::event updated_{device_.make_event()};

@@ -56,6 +56,8 @@ TEST_CASE("clip_allreduce allocates nothing in a step after the first") {
                        {.accumulate = dtype::fp32}) == 0);
   CHECK(allocations_of(clip::bucketwise{threshold::equal{1.0}}, reduce::adasum{}, {}) == 0);
   CHECK(allocations_of(clip::after{1.0}, reduce::sharded{}, {}) == 0);
+  auto const by_parameters = reduce::sharded{average::ranks{}, shard_by::parameters};
+  CHECK(allocations_of(clip::after{1.0}, by_parameters, {.reduce = dtype::bf16}) == 0);
   auto const plain_descent = [](bucket_update<host::device> const&) {};  // in place
   CHECK(allocations_of(clip::none{}, reduce::deltas{average::ranks{}, plain_descent}, {}) == 0);
 }

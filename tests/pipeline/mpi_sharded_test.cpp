@@ -12,5 +12,7 @@
 TEST_CASE("parameter_shards over MPI train as whole parameters do") {
   auto device = gradlane::host::device{};
   auto comm   = gradlane::mpi::from_mpi(device, MPI_COMM_WORLD);
-  CHECK(gradlane::test::train_both_ways(comm, device, 10) <= 16e-6);
+  for (auto const by : {gradlane::shard_by::elements, gradlane::shard_by::parameters}) {
+    CHECK(gradlane::test::train_both_ways(comm, device, 10, by) <= 16e-6);
+  }
 }

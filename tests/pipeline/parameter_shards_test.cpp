@@ -25,15 +25,16 @@ using local::communicator;
 }  // namespace
 
 TEST_CASE("parameter_shards train as whole parameters do, under every schedule") {
-  for (auto const ranks : {1, 2, 3, 4, 7}) {
-    for (auto seed = std::uint64_t{0}; seed < 4; ++seed) {
+  for (auto const ranks : {1, 2, 3, 4, 7, 8}) {
+    for (auto seed = std::uint64_t{0}; seed < 8; ++seed) {
+      auto const by = seed < 4 ? shard_by::elements : shard_by::parameters;
       CAPTURE(ranks);
       auto wrong = std::atomic<int>{0};
       local::run(ranks,
                  {.faults = {.seed = seed, .max_delay = 50us, .reorder = seed % 2 == 1}},
                  [&](communicator& comm, host::device& device) {
                    // values stay below 16: 1e-6 of them, relative
-                   if (!(test::train_both_ways(comm, device, 6) <= 16e-6)) { ++wrong; }
+                   if (!(test::train_both_ways(comm, device, 6, by) <= 16e-6)) { ++wrong; }
                  });
       CHECK(wrong == 0);
     }

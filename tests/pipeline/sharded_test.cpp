@@ -27,6 +27,7 @@ auto const sizes = std::vector<std::size_t>{5, 0, 300, 64, 1, 900};
 
 template <class Clip>
 void check_steps(int ranks,
+                 shard_by by,
                  Clip const& clip,
                  bucket_options options,
                  storage_options const& storage,
@@ -36,7 +37,7 @@ void check_steps(int ranks,
                  auto expected) {
   CAPTURE(ranks);
   CAPTURE(clip.describe());
-  options.pad_to = 2 * static_cast<std::size_t>(ranks);
+  options.pad_to = by == shard_by::elements ? 2 * static_cast<std::size_t>(ranks) : 1;
   auto wrong     = std::atomic<int>{0};
   local::run(ranks,
              {.faults = {.seed = seed, .max_delay = 20us, .reorder = seed % 2 == 1}},
@@ -44,7 +45,7 @@ void check_steps(int ranks,
                auto buckets = gradient_buckets{
                    device, bucket_plan{test::parameters(sizes, type), options}, storage};
                auto pipeline = clip_allreduce{
-                   buckets, comm, clip, reduce::sharded{average::ranks{}}, non_finite::skip{}};
+                   buckets, comm, clip, reduce::sharded{average::ranks{}, by}, non_finite::skip{}};
                auto compute = device.make_stream();
                for (auto step = std::size_t{0}; step < 3; ++step) {
                  test::poison_all(buckets);
@@ -65,10 +66,12 @@ void check_steps(int ranks,
 
 TEST_CASE("reduce::sharded gives each rank its part of what the whole reduction would be") {
   auto seed = std::uint64_t{0};
-  for (auto const ranks : {1, 2, 3, 4, 7}) {
+  for (auto const ranks : {1, 2, 3, 4, 5, 6, 7, 8}) {
     for (auto const& options : {bucket_options{}, test::one_each}) {
       auto const check = [&](auto clip, auto expected) {
-        check_steps(ranks, clip, options, {}, dtype::fp32, 1.2e-7, ++seed, expected);
+        for (auto const by : {shard_by::elements, shard_by::parameters}) {
+          check_steps(ranks, by, clip, options, {}, dtype::fp32, 1.2e-7, ++seed, expected);
+        }
       };
       check(clip::none{}, [](auto const& g, auto const&) { return test::reference_none(g); });
       check(clip::after{2.0},
@@ -85,12 +88,16 @@ TEST_CASE("reduce::sharded gives each rank its part of what the whole reduction 
 TEST_CASE("reduce::sharded writes its part back, whatever the storage") {
   auto seed        = std::uint64_t{50};
   auto const check = [&](storage_options storage, dtype type, double unit) {
-    check_steps(3, clip::after{2.0}, {}, storage, type, unit, ++seed, [](auto const& g, auto&) {
-      return test::reference_after(g, 2.0);
-    });
+    for (auto const by : {shard_by::elements, shard_by::parameters}) {
+      check_steps(
+          3, by, clip::after{2.0}, {}, storage, type, unit, ++seed, [](auto const& g, auto&) {
+            return test::reference_after(g, 2.0);
+          });
+    }
   };
   check({}, dtype::fp64, 2.4e-7);  // the coefficient is a float
   check({}, dtype::bf16, 0x1p-8);
+  check({}, dtype::fp16, 0x1p-11);
   check({.reduce = dtype::bf16}, dtype::fp32, 0x1p-8);
   check({.reduce = dtype::fp64}, dtype::fp32, 1.2e-7);
   check({.accumulate = dtype::fp32}, dtype::bf16, 0x1p-8);
@@ -114,6 +121,66 @@ TEST_CASE("reduce::sharded writes its part back into the trainer's own tensors")
     if (!(test::largest_shard_error(pipeline, buckets, expected) <= 1e-5)) { ++wrong; }
   });
   CHECK(wrong == 0);
+}
+
+TEST_CASE("reduce::sharded by parameters gives a rank whole ones, with what is tied and frozen") {
+  for (auto const ranks : {1, 2, 3, 8}) {  // more ranks than parameters too
+    auto wrong  = std::atomic<int>{0};
+    auto owners = std::array<std::atomic<int>, 6>{};
+    local::run(ranks, [&](communicator& comm, host::device& device) {
+      auto list = test::parameters({1000, 7, 0, 3});
+      list.push_back({.name = "tied", .count = 7, .tied_to = "p1"});
+      list.push_back({.name = "frozen", .count = 9, .trainable = false});
+      auto buckets         = gradient_buckets{device, bucket_plan{list, test::one_each}};
+      auto const reduction = reduce::sharded{average::none{}, shard_by::parameters};
+      auto pipeline        = clip_allreduce{buckets, comm, clip::none{}, reduction};
+      auto const shards    = parameter_shards{device, comm, buckets.plan(), shard_by::parameters};
+      auto compute         = device.make_stream();
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        for (auto i = std::size_t{0}; i < view.count(); ++i) {
+          test::store(view, i, (comm.rank() + 1.0) * (p == 4 ? 2.0 : static_cast<double>(p + 1)));
+        }
+      });
+      for (auto p = std::size_t{0}; p < 6; ++p) {
+        if (!shards.owns(p)) { continue; }
+        ++owners.at(p);
+        auto const factor = p == 4 ? 2.0 : static_cast<double>(p + 1);
+        for (auto const x : buckets.gradient<float>(p)) {
+          if (static_cast<double>(x) != factor * ranks * (ranks + 1) / 2) { ++wrong; }
+        }
+        auto const& slot = *buckets.plan().slot(p);
+        auto const own   = pipeline.own_part(slot.bucket);
+        if (own.begin > slot.offset || own.end < slot.offset + slot.count) { ++wrong; }
+        if (pipeline.result(slot.bucket).count() != own.count()) { ++wrong; }
+        if (shards.shard(slot.bucket).count() != own.count()) { ++wrong; }
+      }
+    });
+    CHECK(wrong == 0);
+    for (auto const p : {0, 1, 3, 4}) { CHECK(owners.at(static_cast<std::size_t>(p)) == 1); }
+    for (auto const p : {2, 5}) { CHECK(owners.at(static_cast<std::size_t>(p)) == 0); }
+  }
+}
+
+TEST_CASE("reduce::sharded by parameters clips by one norm over all of them: case B4") {
+  auto coefficients = std::array<std::uint32_t, 4>{};
+  auto wrong        = std::atomic<int>{0};
+  local::run(4, [&](communicator& comm, host::device& device) {
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    auto buckets    = gradient_buckets{device, bucket_plan{test::parameters({1, 1, 1, 1})}};
+    auto pipeline   = clip_allreduce{buckets,
+                                   comm,
+                                   clip::after{.max_norm = 1.0, .in_place = false},
+                                   reduce::sharded{average::ranks{}, shard_by::parameters}};
+    auto compute    = device.make_stream();
+    test::run_step(pipeline, buckets, compute, [](std::size_t p, buffer_view view) {
+      test::store(view, 0, std::array{3.0, 4.0, 0.0, 12.0}.at(p));
+    });
+    if (pipeline.sync_report().norm != 13.0) { ++wrong; }
+    coefficients.at(rank) = std::bit_cast<std::uint32_t>(pipeline.status()->coefficient);
+    if (pipeline.own_part(0).count() == 0) { ++wrong; }  // a parameter for each rank
+  });
+  CHECK(wrong == 0);
+  for (auto const c : coefficients) { CHECK(c == std::bit_cast<std::uint32_t>(1.0F / 13.0F)); }
 }
 
 TEST_CASE("reduce::sharded clips by one norm over all parts, of the same bits on every rank") {
@@ -142,33 +209,35 @@ TEST_CASE("reduce::sharded clips by one norm over all parts, of the same bits on
 }
 
 TEST_CASE("reduce::sharded skips on all ranks, and its owner names what is not finite") {
-  auto named = std::atomic<int>{0};
-  auto told  = std::atomic<int>{0};
-  local::run(3, [&](communicator& comm, host::device& device) {
-    auto buckets =
-        gradient_buckets{device, bucket_plan{test::parameters({70, 900}), {.pad_to = 3}}};
-    auto pipeline =
-        clip_allreduce{buckets, comm, clip::none{}, reduce::sharded{}, non_finite::fail{}};
-    auto compute = device.make_stream();
-    for (auto const bad : {false, true, false}) {
-      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
-        test::write(view, comm.rank(), 0, p);
-        if (bad && p == 1 && comm.rank() == 0) {
-          test::store(view, 700, std::numeric_limits<double>::infinity());
+  for (auto const by : {shard_by::elements, shard_by::parameters}) {
+    auto named = std::atomic<int>{0};
+    auto told  = std::atomic<int>{0};
+    local::run(3, [&](communicator& comm, host::device& device) {
+      auto buckets =
+          gradient_buckets{device, bucket_plan{test::parameters({70, 900}), {.pad_to = 3}}};
+      auto pipeline = clip_allreduce{
+          buckets, comm, clip::none{}, reduce::sharded{average::ranks{}, by}, non_finite::fail{}};
+      auto compute = device.make_stream();
+      for (auto const bad : {false, true, false}) {
+        test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+          test::write(view, comm.rank(), 0, p);
+          if (bad && p == 1 && comm.rank() == 0) {
+            test::store(view, 700, std::numeric_limits<double>::infinity());
+          }
+        });
+        try {
+          static_cast<void>(pipeline.sync_report());
+          told += bad ? 0 : 1;
+        } catch (non_finite_error const& e) {
+          told += bad ? 1 : 0;
+          named += e.parameter() == "p1" && e.offset() == 700 ? 1 : 0;
         }
-      });
-      try {
-        static_cast<void>(pipeline.sync_report());
-        told += bad ? 0 : 1;
-      } catch (non_finite_error const& e) {
-        told += bad ? 1 : 0;
-        named += e.parameter() == "p1" && e.offset() == 700 ? 1 : 0;
+        if ((pipeline.status()->skip != 0) != bad) { told += 100; }
       }
-      if ((pipeline.status()->skip != 0) != bad) { told += 100; }
-    }
-  });
-  CHECK(told == 9);
-  CHECK(named == 1);
+    });
+    CHECK(told == 9);
+    CHECK(named == 1);
+  }
 }
 
 TEST_CASE("reduce::sharded sums by weight where it is told to") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buckets/parts.hpp>       // for shard_by
 #include <gradlane/clip/policy.hpp>         // for average, reduce
 #include <gradlane/clip_allreduce.hpp>      // for clip_allreduce
 #include <gradlane/element_range.hpp>       // for element_range, intersection
@@ -49,17 +50,21 @@ template <class Pipeline, class Buckets>
 /// of rank and step: with all parameters on every rank, and with shards. Gives the largest
 /// difference.
 template <class Comm, class Device>
-[[nodiscard]] double train_both_ways(Comm& comm, Device& device, std::size_t steps) {
+[[nodiscard]] double train_both_ways(Comm& comm,
+                                     Device& device,
+                                     std::size_t steps,
+                                     shard_by by = shard_by::elements) {
   auto const sizes = std::vector<std::size_t>{5, 0, 300, 64, 1, 901};
   auto const ranks = static_cast<std::size_t>(comm.size());
-  auto const plan =
-      bucket_plan{parameters(sizes), {.cap_bytes = 1300, .first_cap_bytes = 300, .pad_to = ranks}};
+  auto const plan  = bucket_plan{
+      parameters(sizes),
+       {.cap_bytes = 1300, .first_cap_bytes = 300, .pad_to = by == shard_by::elements ? ranks : 1}};
   auto whole_buckets = gradient_buckets{device, plan};
   auto shard_buckets = gradient_buckets{device, plan};
   auto whole         = clip_allreduce{whole_buckets, comm, clip::after{3.0}, average::ranks{}};
   auto parts =
-      clip_allreduce{shard_buckets, comm, clip::after{3.0}, reduce::sharded{average::ranks{}}};
-  auto shards  = parameter_shards{device, comm, plan};
+      clip_allreduce{shard_buckets, comm, clip::after{3.0}, reduce::sharded{average::ranks{}, by}};
+  auto shards  = parameter_shards{device, comm, plan, by};
   auto compute = device.make_stream(stream_priority::normal);
   auto values  = std::vector<std::vector<float>>{};  // of all parameters, unsharded
   for (auto p = std::size_t{0}; p < sizes.size(); ++p) {

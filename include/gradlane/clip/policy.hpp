@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buckets/parts.hpp>       // for shard_by
 #include <gradlane/buckets/plan.hpp>        // for bucket_plan
 #include <gradlane/clip/threshold.hpp>      // for threshold_policy, equal, adaptive, check_bound
 #include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
@@ -198,23 +199,32 @@ struct adasum_hierarchical {
   }
 };
 
-/// The sum or average that `Average` says, of which rank r of W keeps part r of each bucket: half
+/// The sum or average that `Average` says, of which each rank keeps its part of each bucket: half
 /// of an all-reduce. The other half, parameter_shards, brings the updated parameters to all ranks.
 ///
-/// Buckets must fall into W equal parts (bucket_options::pad_to); what lies outside of a rank's
-/// part is undefined after the step. Where a policy looks at results (clip::after, non_finite::skip
+/// By elements, rank r of W keeps part r of W equal parts, into which buckets must fall
+/// (bucket_options::pad_to). By parameters it keeps whole ones, as bucket_parts deals them: for
+/// optimizers by layer such as LAMB, at the price of summing outside of the communicator's own
+/// reduction, in rank order, in fp32 (fp64 for fp64). What lies outside of a rank's part is
+/// undefined after the step. Where a policy looks at results (clip::after, non_finite::skip
 /// and fail), their squares are summed over the parts by one small all-reduce a step, so that every
 /// rank uses the same bits.
 template <class Average = average::ranks>
 struct sharded {
   Average average{};
+  shard_by by{shard_by::elements};
+
   [[nodiscard]] std::string describe() const {
-    return average.describe() + "; sharded: rank r keeps part r of W of each bucket";
+    return average.describe() + (by == shard_by::elements
+                                     ? "; sharded: rank r keeps part r of W of each bucket"
+                                     : "; sharded: each rank keeps whole parameters");
   }
 };
 
 template <class Average>
 sharded(Average) -> sharded<Average>;
+template <class Average>
+sharded(Average, shard_by) -> sharded<Average>;
 
 /// Joins not the ranks' gradients but what the optimizer of each rank makes of its own,
 ///

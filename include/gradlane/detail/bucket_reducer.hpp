@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/buckets/plan.hpp>      // for bucket_plan
 #include <gradlane/clip/report.hpp>       // for step_report
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
@@ -12,7 +11,7 @@
 
 #include <cstddef>  // for size_t
 #include <memory>   // for make_unique, unique_ptr
-#include <string>   // for string, to_string
+#include <string>   // for string
 
 namespace gradlane::detail {
 
@@ -27,26 +26,6 @@ void check_reductions(gradient_buckets<Device>& buckets, reduction operation) {
                            "; set storage_options::reduce"};
     }
   }
-}
-
-/// @throws contract_error where a bucket does not fall into that many equal parts.
-/// @param whom  "ranks", or which ones.
-inline void check_parts(bucket_plan const& plan, std::size_t parts, std::string const& whom) {
-  for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
-    auto const count = plan.buckets()[b].count;
-    if (count % parts == 0) { continue; }
-    throw contract_error{"clip_allreduce: bucket " + std::to_string(b) + " has " +
-                         std::to_string(count) + " elements, which are no equal parts for " +
-                         std::to_string(parts) + " " + whom +
-                         "; set bucket_options::pad_to to a multiple of that"};
-  }
-}
-
-/// Part `rank` of `ranks` equal parts of `count` elements.
-[[nodiscard]] constexpr element_range equal_part(std::size_t count, int rank, int ranks) noexcept {
-  auto const size  = count / static_cast<std::size_t>(ranks);
-  auto const begin = static_cast<std::size_t>(rank) * size;
-  return {.begin = begin, .end = begin + size};
 }
 
 /// How a pipeline joins its buckets over the ranks: what a reduction policy comes to.

@@ -3,12 +3,13 @@
 
 #include <gradlane/adasum.hpp>                 // for adasum_all_reduce
 #include <gradlane/adasum/device.hpp>          // for adasum_device
+#include <gradlane/buckets/parts.hpp>          // for check_parts, equal_part
 #include <gradlane/clip/policy.hpp>            // for adasum_hierarchical
 #include <gradlane/clip/report.hpp>            // for step_report
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, timeout
 #include <gradlane/detail/adasum_reducer.hpp>  // for adasum_buffers, fill_orthogonality
-#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_parts, check_reductions
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_reductions
 #include <gradlane/detail/node_grid.hpp>       // for node_grid
 #include <gradlane/element_range.hpp>          // for element_range
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets

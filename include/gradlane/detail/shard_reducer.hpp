@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <gradlane/buckets/parts.hpp>          // for check_parts, equal_part, shard_by
 #include <gradlane/clip/policy.hpp>            // for sharded
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, device, timeout
-#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_parts, check_reductions, ...
+#include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer, check_reductions
+#include <gradlane/detail/owner_reducer.hpp>   // for owner_reducer
 #include <gradlane/element_range.hpp>          // for element_range
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for reduction
@@ -52,7 +54,10 @@ template <device Device, communicator_for<Device> Comm, class Average>
     gradient_buckets<Device>& buckets,
     Comm& comm,
     pipeline_rules const& rules,
-    reduce::sharded<Average> const& /*policy*/) {
+    reduce::sharded<Average> const& policy) {
+  if (policy.by == shard_by::parameters) {
+    return std::make_unique<owner_reducer<Device, Comm>>(buckets, comm, rules.operation);
+  }
   return std::make_unique<shard_reducer<Device, Comm>>(buckets, comm, rules.operation);
 }
 
