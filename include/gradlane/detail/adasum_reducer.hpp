@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/adasum.hpp>                 // for adasum_all_reduce, adasum_buffer
+#include <gradlane/adasum.hpp>                 // for adasum_all_reduce
+#include <gradlane/adasum/buffer.hpp>          // for adasum_buffer
 #include <gradlane/adasum/device.hpp>          // for adasum_device
 #include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/clip/policy.hpp>            // for adasum
