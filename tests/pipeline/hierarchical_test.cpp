@@ -290,6 +290,32 @@ TEST_CASE("reduce::adasum_hierarchical refuses what it cannot do, and ranks that
   CHECK(refused == 5 * 4);
 }
 
+TEST_CASE("reduce::adasum_hierarchical joins deltas of local optimizers as it joins gradients") {
+  auto const step_size = -0.5F;
+  auto wrong           = std::atomic<int>{0};
+  local::run(6, {.ranks_per_node = 2}, [&](communicator& comm, host::device& device) {
+    auto buckets = gradient_buckets{device, bucket_plan{test::parameters(sizes), {.pad_to = 2}}};
+    auto const optimize = [&](bucket_update<host::device> const& u) {
+      for (auto const& delta : u.deltas) { device.scale(u.stream, delta, &step_size); }
+    };
+    auto pipeline = clip_allreduce{
+        buckets, comm, clip::none{}, reduce::deltas{reduce::adasum_hierarchical{}, optimize}};
+    auto compute = device.make_stream();
+    for (auto step = std::size_t{0}; step < 2; ++step) {
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        test::write(view, comm.rank(), step, p);
+      });
+      auto const g = test::all_gradients(6, step, sizes);
+      auto deltas  = test::adasum(g, test::ones(g), test::grid_of(3, 2));
+      for (auto& p : deltas) {
+        for (auto& x : p) { x *= static_cast<double>(step_size); }
+      }
+      if (!(test::largest_error(buckets, deltas) <= 1e-5)) { ++wrong; }
+    }
+  });
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("reduce::adasum_hierarchical follows a plan that was laid out anew") {
   auto wrong = std::atomic<int>{0};
   local::run(4, [&](communicator& comm, host::device& device) {
