@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adasum beside a sum all-reduce of the same bytes, bucket by bucket over MPI: one bucket of 25
-// MiB, and the 440 MB of BERT-base in buckets of 25 MiB.
+// Adasum, over all ranks and over nodes, beside a sum all-reduce of the same bytes, bucket by
+// bucket over MPI: one bucket of 25 MiB, and the 440 MB of BERT-base in buckets of 25 MiB. Nodes
+// must have equally many ranks.
 //
 //   mpiexec -n 2 ./bench/adasum_adasum_bench [elements] [repetitions]
 //
@@ -30,14 +31,18 @@ using namespace gradlane;
 using host::device;
 using mpi::communicator;
 
-/// The buckets of some parameters, with random values, and three ways to join them.
+/// The buckets of some parameters, with random values, and four ways to join them.
 class contest {
  public:
   contest(device& d, communicator& comm, std::vector<parameter> const& list)
       : device_{d},
         comm_{comm},
-        buckets_{d, bucket_plan{list, {.first_cap_bytes = std::size_t{25} << 20U}}},
-        adasum_{d, comm, views_and_segments()} {
+        buckets_{d,
+                 bucket_plan{list,
+                             {.first_cap_bytes = std::size_t{25} << 20U,
+                              .pad_to          = static_cast<std::size_t>(comm.size())}}},
+        adasum_{d, comm, views_and_segments()},
+        over_nodes_{buckets_, comm, clip::none{}} {
     auto random = std::minstd_rand{static_cast<unsigned>(comm.rank()) + 1};
     for (auto b = std::size_t{0}; b < count(); ++b) {
       for (auto& x : wire(b).as<float>()) {
@@ -61,6 +66,12 @@ class contest {
   }
   void adasum() {
     for (auto b = std::size_t{0}; b < count(); ++b) { adasum_.reduce(stream_, b); }
+    device_.sync(stream_);
+  }
+  void adasum_over_nodes() {
+    over_nodes_.begin(stream_);
+    for (auto p = buckets_.plan().parameters().size(); p-- > 0;) { over_nodes_.ready(p, stream_); }
+    over_nodes_.finish(stream_);
     device_.sync(stream_);
   }
 
@@ -87,6 +98,7 @@ class contest {
   communicator& comm_;
   gradient_buckets<device> buckets_;
   adasum_all_reduce<device, communicator> adasum_;
+  clip_allreduce<device, communicator, clip::none, reduce::adasum_hierarchical> over_nodes_;
   host::stream stream_{device_.make_stream()};
 };
 
@@ -94,7 +106,8 @@ void run(device& d, communicator& comm, std::vector<parameter> const& list, int 
   auto c    = contest{d, comm, list};
   auto rows = std::vector<bench::row>{{"MPI_Allreduce, sum", [&] { c.mpi_sum(); }},
                                       {"all_reduce, sum", [&] { c.sum(); }},
-                                      {"Adasum", [&] { c.adasum(); }}};
+                                      {"Adasum", [&] { c.adasum(); }},
+                                      {"Adasum over nodes", [&] { c.adasum_over_nodes(); }}};
   bench::measure(rows, repetitions);
   if (comm.rank() != 0) { return; }
   auto const megabytes = static_cast<double>(c.bytes()) * 1e-6;
