@@ -54,6 +54,8 @@ struct cpu_place {
   using optimizer = bert::optimizer;
   using clock     = host_clock;
 
+  static constexpr auto takes_fp16 = false;
+
   gradlane::host::device& lane;
 
   template <class Timed>

@@ -81,6 +81,8 @@ struct cuda_place {
   using optimizer = bert::cuda::optimizer;
   using clock     = stream_clock;
 
+  static constexpr auto takes_fp16 = true;
+
   template <class Timed>
   [[nodiscard]] static Timed make_device(part_times<clock>& times, stream& on) {
     return Timed{times, on};
@@ -115,7 +117,7 @@ struct cuda_place {
 
 struct known_device {
   std::string_view name;
-  double bf16;
+  double half;  // bf16 and fp16
   double fp32;
 };
 /// The first whose name is a part of the device's counts.
@@ -147,7 +149,7 @@ std::string cuda_device_name(int device) {
 
 std::optional<double> peak_of(std::string const& device, std::string const& precision) {
   for (auto const& d : known_devices) {
-    if (device.find(d.name) != std::string::npos) { return precision == "fp32" ? d.fp32 : d.bf16; }
+    if (device.find(d.name) != std::string::npos) { return precision == "fp32" ? d.fp32 : d.half; }
   }
   return std::nullopt;
 }

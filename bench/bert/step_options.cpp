@@ -44,7 +44,8 @@ std::optional<step_options> parse_step_options(int argc, char** argv, bool gpu, 
   app.option_defaults()->always_capture_default();
   app.add_option("--model", out.models, "mini, base, large or the path of a config.json");
   app.add_option("--precision", out.precisions, "Of activations and products")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+      ->check(CLI::IsMember(gpu ? std::vector<std::string>{"fp32", "bf16", "fp16"}
+                                : std::vector<std::string>{"fp32", "bf16"}));
   app.add_option("--workload",
                  out.workloads,
                  "full: every sequence as long as the model takes; natural: lengths as they are "

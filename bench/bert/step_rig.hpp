@@ -5,7 +5,7 @@
 #include "step_options.hpp"  // for step_options
 
 #include <gradlane/clip/report.hpp>  // for step_status
-#include <gradlane/types.hpp>        // for bf16
+#include <gradlane/types.hpp>        // for bf16, fp16
 
 #include <bert/batch.hpp>
 #include <bert/config.hpp>
@@ -49,6 +49,7 @@ struct step_times {
 
 /// A model with all that a step needs but the reduction. A Place says where:
 ///   stream, device<Value>, optimizer        gradlane's stream, the model's device, AdamW or LAMB
+///   takes_fp16                              whether there is a device<fp16>
 ///   clock                                   a Clock (see parts.hpp) made from a stream
 ///   make_device<Timed>(times, stream)       Timed is timed_device<device<Value>, clock>
 ///   make_optimizer(list, settings, gradients, stream)
@@ -155,7 +156,8 @@ class step_rig {
 };
 
 /// Times steps with calls, and without.
-/// @param precision  bf16 or fp32.
+/// @param precision  fp32, bf16 or fp16, where the place takes it (with 1 for a loss scale, which
+///                   takes the same time as any).
 template <class Place>
 [[nodiscard]] step_times sync_time(Place place,
                                    step_case of,
@@ -171,7 +173,11 @@ template <class Place>
     result.parts   = rig.sync_parts(calls, wanted.steps);
     return result;
   };
-  return precision == "bf16" ? time(gradlane::bf16{}) : time(0.0F);
+  if (precision == "bf16") { return time(gradlane::bf16{}); }
+  if constexpr (Place::takes_fp16) {
+    if (precision == "fp16") { return time(gradlane::fp16{}); }
+  }
+  return time(0.0F);
 }
 
 }  // namespace bert::bench

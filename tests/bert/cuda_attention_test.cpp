@@ -3,7 +3,7 @@
 #include "cuda_memory.hpp"           // for on_cuda
 
 #include <gradlane/error.hpp>  // for contract_error
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
 #include <doctest/doctest.h>
 
@@ -22,4 +22,4 @@ TEST_CASE("cuda attention refuses heads that have not 64 columns") {
 
 }  // namespace
 
-BERT_ATTENTION_CONFORMANCE(on_cuda<float>, on_cuda<gradlane::bf16>);
+BERT_ATTENTION_CONFORMANCE(on_cuda<float>, on_cuda<gradlane::bf16>, on_cuda<gradlane::fp16>);
