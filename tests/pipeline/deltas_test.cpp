@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -237,6 +238,33 @@ TEST_CASE("reduce::deltas skips on all ranks where an update hides what is not f
   CHECK(wrong == 0);
 }
 
+TEST_CASE("reduce::deltas skips where an update overflows, though the gradients are clipped") {
+  auto wrong = std::atomic<int>{0};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto overflows     = false;
+    auto const explode = [&](bucket_update<host::device> const& u) {
+      device.enqueue(u.stream, [&overflows, d = u.deltas[0]] {
+        if (overflows) { test::store(d, 2, std::numeric_limits<double>::infinity()); }
+      });
+    };
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({4})}};
+    auto pipeline = clip_allreduce{buckets,
+                                   comm,
+                                   clip::bucketwise{threshold::each{1.0}},
+                                   reduce::deltas{average::ranks{}, explode},
+                                   non_finite::skip{}};
+    auto compute  = device.make_stream();
+    for (auto const bad : {false, true, false}) {
+      overflows = bad && comm.rank() == 1;
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        test::write(view, comm.rank(), 0, p);
+      });
+      if (pipeline.sync_report().skipped != bad) { ++wrong; }
+    }
+  });
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("reduce::deltas takes the loss scale out before the update, and skips where it is none") {
   local::run(2, [](communicator& comm, host::device& device) {
     auto scale    = 4.0F;
@@ -296,45 +324,48 @@ TEST_CASE("reduce::deltas counts the steps that were not skipped, also over a le
 }
 
 TEST_CASE("reduce::deltas leaves each rank its part where the join is sharded") {
-  auto wrong = std::atomic<int>{0};
-  local::run(3, [&](communicator& comm, host::device& device) {
-    auto const half = [&](bucket_update<host::device> const& u) {
-      device.enqueue(u.stream, [u] {
-        for (auto t = std::size_t{0}; t < u.deltas.size(); ++t) {
-          auto const g = u.gradients[t].as<float>();
-          for (auto i = std::size_t{0}; i < g.size(); ++i) {
-            u.deltas[t].as<float>()[i] = 0.5F * g[i] * *u.coefficient;
+  for (auto const by : {shard_by::elements, shard_by::parameters}) {
+    auto wrong = std::atomic<int>{0};
+    local::run(3, [&](communicator& comm, host::device& device) {
+      auto const half = [&](bucket_update<host::device> const& u) {
+        device.enqueue(u.stream, [u] {
+          for (auto t = std::size_t{0}; t < u.deltas.size(); ++t) {
+            auto const g = u.gradients[t].as<float>();
+            for (auto i = std::size_t{0}; i < g.size(); ++i) {
+              u.deltas[t].as<float>()[i] = 0.5F * g[i] * *u.coefficient;
+            }
+          }
+        });
+      };
+      auto buckets =
+          gradient_buckets{device, bucket_plan{test::parameters({90, 7}), {.pad_to = 3}}};
+      auto pipeline = clip_allreduce{buckets,
+                                     comm,
+                                     clip::none{},
+                                     reduce::deltas{reduce::sharded{average::none{}, by}, half},
+                                     non_finite::skip{}};
+      auto compute  = device.make_stream();
+      test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
+        test::write(view, comm.rank(), 0, p);
+      });
+      auto const skipped = pipeline.sync_report().skipped;
+      auto const g       = test::all_gradients(3, 0, {90, 7});
+      auto const own     = pipeline.own_part(0);
+      for (auto const p : {std::size_t{0}, std::size_t{1}}) {
+        auto const slot = *buckets.plan().slot(p);
+        auto const part = intersection({slot.offset, slot.offset + slot.count}, own);
+        for (auto i = part.begin; i < part.end; ++i) {
+          auto const k = i - slot.offset;
+          if (pipeline.result(0).as<float>()[i - own.begin] !=
+              0.5F * static_cast<float>(g[0][p][k] + g[1][p][k] + g[2][p][k])) {
+            ++wrong;
           }
         }
-      });
-    };
-    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({90, 7}), {.pad_to = 3}}};
-    auto pipeline = clip_allreduce{buckets,
-                                   comm,
-                                   clip::none{},
-                                   reduce::deltas{reduce::sharded{average::none{}}, half},
-                                   non_finite::skip{}};
-    auto compute  = device.make_stream();
-    test::run_step(pipeline, buckets, compute, [&](std::size_t p, buffer_view view) {
-      test::write(view, comm.rank(), 0, p);
-    });
-    auto const skipped = pipeline.sync_report().skipped;
-    auto const g       = test::all_gradients(3, 0, {90, 7});
-    auto const own     = pipeline.own_part(0);
-    for (auto const p : {std::size_t{0}, std::size_t{1}}) {
-      auto const slot = *buckets.plan().slot(p);
-      auto const part = intersection({slot.offset, slot.offset + slot.count}, own);
-      for (auto i = part.begin; i < part.end; ++i) {
-        auto const k = i - slot.offset;
-        if (pipeline.result(0).as<float>()[i - own.begin] !=
-            0.5F * static_cast<float>(g[0][p][k] + g[1][p][k] + g[2][p][k])) {
-          ++wrong;
-        }
       }
-    }
-    if (skipped) { ++wrong; }
-  });
-  CHECK(wrong == 0);
+      if (skipped) { ++wrong; }
+    });
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("an update that throws is named with its bucket, and lets the peers go") {

@@ -28,6 +28,7 @@ template <class Check>
 void for_each_reduction(Check check) {
   check([](int) { return average::ranks{}; });
   check([](int) { return reduce::sharded{average::ranks{}}; });
+  check([](int) { return reduce::sharded{average::ranks{}, shard_by::parameters}; });
   check([](int) { return reduce::adasum{}; });
   check([](int rank) { return reduce::adasum_hierarchical{.node = rank / 2}; });
 }
