@@ -25,8 +25,10 @@ class batch_index {
         row_samples_[static_cast<std::size_t>(row)] = b.samples[s];
       }
     }
-    first_rows_.assign(b.starts.begin(),
-                       b.starts.begin() + static_cast<std::ptrdiff_t>(b.sequence_count()));
+    first_rows_.resize(b.sequence_count());
+    for (auto s = std::size_t{0}; s < first_rows_.size(); ++s) {
+      first_rows_[s] = b.next.empty() || b.next[s] >= 0 ? b.starts[s] : -1;
+    }
     by_token_.resize(n);
     std::iota(by_token_.begin(), by_token_.end(), 0);
     std::sort(by_token_.begin(), by_token_.end(), [&](std::int32_t x, std::int32_t y) {
@@ -50,7 +52,7 @@ class batch_index {
   [[nodiscard]] std::vector<std::int32_t> const& positions() const { return positions_; }
   /// (T) global sample id of each row.
   [[nodiscard]] std::vector<std::uint32_t> const& row_samples() const { return row_samples_; }
-  /// (B) the row of each sequence's [CLS].
+  /// (B) the row of each sequence's [CLS]; -1 where its next-sentence label is.
   [[nodiscard]] std::vector<std::int32_t> const& first_rows() const { return first_rows_; }
   /// (T) all rows by (token, row): the rows of one token adjoin, always in the same order.
   [[nodiscard]] std::vector<std::int32_t> const& by_token() const { return by_token_; }

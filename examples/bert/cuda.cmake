@@ -26,6 +26,7 @@ add_library(
   cuda/norms.cu
   cuda/optimizer.cu
   cuda/pointwise.cu
+  cuda/prefetch.cpp
 )
 target_link_libraries(
   gradlane_bert_cuda PUBLIC gradlane_bert gradlane::cuda PRIVATE CUDA::cudart CUDA::cublasLt

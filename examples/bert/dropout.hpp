@@ -28,6 +28,13 @@ class dropout_sites {
     base_.scale     = 256.0F / static_cast<float>(base_.threshold);
   }
 
+  /// The same, but for the step, which the device is to read there when it runs.
+  [[nodiscard]] dropout_sites with_step_at(std::uint32_t const* in_device_memory) const {
+    auto result          = *this;
+    result.base_.step_at = in_device_memory;
+    return result;
+  }
+
   [[nodiscard]] dropout embeddings() const { return at(layers_ * (heads_ + 2)); }
   [[nodiscard]] dropout attention_output(std::size_t layer) const { return at(first(layer)); }
   [[nodiscard]] dropout feed_forward_output(std::size_t layer) const {

@@ -7,6 +7,7 @@
 #include "dropout.hpp"      // for dropout_sites
 #include "matrix_view.hpp"  // for matrix_view, weight_matrix
 #include "parameters.hpp"   // for parameter_list
+#include "step_value.hpp"   // for step_value
 
 #include <gradlane/error.hpp>  // for expects, state_error
 
@@ -118,12 +119,12 @@ class model {
     auto const masked_lm   = device_.sync_read(sums);
     result.masked_lm       = masked_lm.loss;
     result.correct         = masked_lm.correct;
-    result.predictions     = rows_.data().prediction_count();
+    result.predictions     = rows_.data().counted_predictions();
     if (has_next()) {
       auto const next      = device_.sync_read(sums + 1);
       result.next_sentence = next.loss;
       result.next_correct  = next.correct;
-      result.sequences     = rows_.data().sequence_count();
+      result.sequences     = rows_.data().counted_next();
     }
     return result;
   }
@@ -142,8 +143,11 @@ class model {
   ///                    for each, in exactly the reverse order of list().
   /// @throws gradlane::state_error without a forward before it.
   template <std::invocable<std::size_t> Ready>
-  void backward(
-      double masked_lm_scale, double next_scale, gradients target, bool accumulate, Ready&& ready) {
+  void backward(step_value<double> masked_lm_scale,
+                step_value<double> next_scale,
+                gradients target,
+                bool accumulate,
+                Ready&& ready) {
     if (!forward_done_) { throw gradlane::state_error{"model: backward needs a forward first"}; }
     check_target(target);
     forward_done_ = false;  // logits are about to be overwritten
@@ -306,7 +310,7 @@ class model {
   }
 
   template <class Step>
-  void backward_next_sentence(Step& step, double scale) {
+  void backward_next_sentence(Step& step, step_value<double> scale) {
     auto const at  = list_.heads();
     auto const acc = step.accumulate;
     if (!has_next()) {
@@ -334,7 +338,7 @@ class model {
 
   /// Leaves the decoder's part of the word embedding's gradient, which is complete only at the end.
   template <class Step>
-  void backward_masked_lm(Step& step, double scale) {
+  void backward_masked_lm(Step& step, step_value<double> scale) {
     auto const at       = list_.heads();
     auto const acc      = step.accumulate;
     auto const logits   = work_.logits.view();

@@ -5,6 +5,7 @@
 #include "dropout.hpp"      // for row_factor, attention_factor
 #include "entropy.hpp"      // for entropy
 #include "matrix_view.hpp"  // for matrix_view, weight_matrix, norm_state
+#include "step_value.hpp"   // for step_value
 
 #include <algorithm>  // for max
 #include <cmath>      // for sqrt, exp, log, erf, tanh
@@ -360,18 +361,19 @@ class reference_device {
     });
   }
 
-  /// y (n, H) = the given rows of x
+  /// y (n, H) = the given rows of x; zeros for a row of -1
   void gather(in x, std::span<std::int32_t const> rows, out y) const {
     for (auto i = std::size_t{0}; i < rows.size(); ++i) {
       for (auto j = std::size_t{0}; j < x.cols; ++j) {
-        y(i, j) = x(static_cast<std::size_t>(rows[i]), j);
+        y(i, j) = rows[i] < 0 ? T{0} : x(static_cast<std::size_t>(rows[i]), j);
       }
     }
   }
 
-  /// x[rows[i]] += y[i], where rows are distinct
+  /// x[rows[i]] += y[i], where rows are distinct; nothing for a row of -1
   void scatter_add(in y, std::span<std::int32_t const> rows, out x) const {
     for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+      if (rows[i] < 0) { continue; }
       for (auto j = std::size_t{0}; j < x.cols; ++j) {
         x(static_cast<std::size_t>(rows[i]), j) += y(i, j);
       }
@@ -379,7 +381,7 @@ class reference_device {
   }
 
   /// Σ_rows -log softmax(logits)[label] of logits (n, V); leaves the log of each softmax's sum in
-  /// lse (n), and the result in the device's memory.
+  /// lse (n), and the result in the device's memory. A label of -1 counts for nothing.
   void cross_entropy(in logits,
                      std::span<std::int32_t const> labels,
                      std::span<T> lse,
@@ -394,7 +396,8 @@ class reference_device {
       for (auto j = std::size_t{0}; j < logits.cols; ++j) {
         sum += std::exp(logits(i, j) - largest);
       }
-      lse[i]             = largest + std::log(sum);
+      lse[i] = largest + std::log(sum);
+      if (labels[i] < 0) { continue; }
       auto const correct = logits(i, static_cast<std::size_t>(labels[i]));
       result.loss += static_cast<double>(lse[i] - correct);
       result.correct += correct == largest ? 1 : 0;
@@ -409,11 +412,12 @@ class reference_device {
   void cross_entropy_gradient(out logits,
                               std::span<std::int32_t const> labels,
                               std::span<T const> lse,
-                              double scale) const {
+                              step_value<double> scale) const {
     for (auto i = std::size_t{0}; i < labels.size(); ++i) {
+      auto const factor = labels[i] < 0 ? T{0} : static_cast<T>(scale.read());
       for (auto j = std::size_t{0}; j < logits.cols; ++j) {
         auto const hit = j == static_cast<std::size_t>(labels[i]);
-        logits(i, j)   = static_cast<T>(scale) * (std::exp(logits(i, j) - lse[i]) - (hit ? 1 : 0));
+        logits(i, j)   = factor * (std::exp(logits(i, j) - lse[i]) - (hit ? 1 : 0));
       }
     }
   }

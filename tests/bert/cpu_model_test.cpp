@@ -11,6 +11,7 @@
 
 #include <bert/cpu/device.hpp>
 #include <bert/model.hpp>
+#include <bert/pad.hpp>
 #include <bert/reference.hpp>
 #include <omp.h>  // for omp_set_num_threads
 
@@ -86,6 +87,22 @@ TEST_CASE("cpu model gives a batch cut into pieces the same losses and gradients
                            test::make_batch(config, {1, 17}, 1),
                            test::make_batch(config, {33, 9}, 3)});
   check_close(config, pieces, whole, 1e-5, 1e-5);
+}
+
+TEST_CASE_TEMPLATE("cpu model gives a padded batch the same losses and gradients to 1e-5",
+                   T,
+                   float,
+                   bf16) {
+  auto const config = small_config();
+  auto const data   = test::make_batch(config, {40, 1, 17, 33, 9});
+  auto const padded = pad(data, rounded_up(data.shape(), 40), 40);
+  auto device       = cpu::device<T>{};
+  auto const a      = run(config, device, {padded});
+  auto const b      = run(config, device, {data});
+  CHECK(a.sums.masked_lm == b.sums.masked_lm);
+  CHECK(a.sums.next_sentence == b.sums.next_sentence);
+  CHECK(a.sums.correct == b.sums.correct);
+  check_close(config, a, b, 1e-5, 1e-5);
 }
 
 TEST_CASE_TEMPLATE("cpu model gives the same bits in every run", T, float, bf16) {

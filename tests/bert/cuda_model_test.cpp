@@ -14,6 +14,7 @@
 #include <bert/cuda/device.hpp>
 #include <bert/dropout.hpp>
 #include <bert/model.hpp>
+#include <bert/pad.hpp>
 #include <bert/parameters.hpp>
 
 #include <algorithm>  // for all_of
@@ -132,6 +133,21 @@ TEST_CASE("cuda model gives a batch cut into pieces the same losses and gradient
                                                 batch{},
                                                 test::make_batch(config(), {33, 65}, 3)});
   check_close(config(), parts, whole, 1e-4, 1e-4);
+}
+
+TEST_CASE_TEMPLATE("cuda model gives a padded batch the same losses and gradients to 1e-4",
+                   T,
+                   float,
+                   bf16) {
+  auto const real   = data().front();
+  auto const padded = pad(real, rounded_up(real.shape(), 128), 128);
+  auto device       = on_cuda<T>::make();
+  auto const a      = run_model<on_cuda<T>>(config(), device, {padded});
+  auto const b      = run_model<on_cuda<T>>(config(), device, {real});
+  CHECK(a.sums.masked_lm == doctest::Approx(b.sums.masked_lm).epsilon(1e-12));
+  CHECK(a.sums.next_sentence == doctest::Approx(b.sums.next_sentence).epsilon(1e-12));
+  CHECK(a.sums.correct == b.sums.correct);
+  check_close(config(), a, b, 1e-5, 1e-4);
 }
 
 TEST_CASE_TEMPLATE("cuda model gives the same bits in every run", T, float, bf16, fp16) {

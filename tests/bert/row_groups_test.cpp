@@ -74,6 +74,8 @@ TEST_CASE("row_groups give each row to its entry once, in chunks that share noth
     }
     groups.assign(entry_of, entries, first, limit);
     CHECK(groups.slots <= 2 * rows / limit);
+    CHECK(groups.chunks.size() <= rows);  // what fill_up relies on
+    CHECK(groups.sums.size() <= rows / limit);
     CHECK(add_ones(groups, entries, limit) == expected);
   }
 }

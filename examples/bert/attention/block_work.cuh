@@ -82,7 +82,7 @@ struct block_work {
     start             = s < 0 ? 0 : a.starts[s];
     length            = s < 0 ? 0 : a.starts[s + 1] - start;
     sample            = s < 0 || a.samples == nullptr ? 0 : a.samples[s];
-    drop              = a.drop;
+    drop              = a.drop.resolved();
     drop.site += static_cast<std::uint32_t>(head);
   }
 

@@ -19,8 +19,18 @@ struct dropout {
   std::uint32_t site      = 0;
   std::uint32_t threshold = 256;  // 256: keep all
   float scale             = 1;
+  /// Where not null: device memory that has the step when kernels run, in place of `step`; so a
+  /// captured graph can be replayed for other steps.
+  std::uint32_t const* step_at = nullptr;
 
   [[nodiscard]] ATTENTION_HOST_DEVICE constexpr bool enabled() const { return threshold < 256; }
+  /// With the step itself, for a kernel to begin with: masks are taken from that.
+  [[nodiscard]] ATTENTION_HOST_DEVICE constexpr dropout resolved() const {
+    auto result = *this;
+    if (step_at != nullptr) { result.step = *step_at; }
+    result.step_at = nullptr;
+    return result;
+  }
 };
 
 /// The 16 bytes of a tile of attention probabilities: queries {0, 8, 16, 24} + q % 8 of a block of

@@ -4,7 +4,8 @@
 #include "storage.hpp"      // for as_float, store
 #include "vector_math.hpp"  // for exp_fast
 
-#include <cmath>  // for log
+#include <algorithm>  // for fill_n
+#include <cmath>      // for log
 
 namespace bert::cpu {
 
@@ -27,10 +28,12 @@ void cross_entropy_operations<Value>::cross_entropy(in logits,
 #pragma omp simd reduction(+ : sum)
       for (std::size_t j = 0; j < logits.cols; ++j) { sum += exp_fast(as_float(row[j]) - largest); }
       auto const log_sum = largest + std::log(sum);
-      auto const hit     = as_float(row[labels[i]]);
       lse[i]             = log_sum;
-      rows_[i].loss      = static_cast<double>(log_sum - hit);
-      rows_[i].correct   = hit == largest ? 1 : 0;
+      rows_[i]           = {};
+      if (labels[i] < 0) { continue; }
+      auto const hit   = as_float(row[labels[i]]);
+      rows_[i].loss    = static_cast<double>(log_sum - hit);
+      rows_[i].correct = hit == largest ? 1 : 0;
     }
   });
   auto total = entropy{};
@@ -45,11 +48,15 @@ template <class Value>
 void cross_entropy_operations<Value>::cross_entropy_gradient(out logits,
                                                              std::span<std::int32_t const> labels,
                                                              std::span<float const> lse,
-                                                             double scale) const {
+                                                             step_value<double> scale) const {
   for_parts(on_, labels.size(), [&](std::size_t first, std::size_t last, std::size_t) {
-    auto const factor = static_cast<float>(scale);
+    auto const factor = static_cast<float>(scale.read());
     for (auto i = first; i < last; ++i) {
-      auto* row        = logits.row(i);
+      auto* row = logits.row(i);
+      if (labels[i] < 0) {
+        std::fill_n(row, logits.cols, Value{});
+        continue;
+      }
       auto const shift = lse[i];
       auto const label = static_cast<std::size_t>(labels[i]);
       auto const hit   = exp_fast(as_float(row[label]) - shift);

@@ -3,6 +3,7 @@
 
 #include "../entropy.hpp"      // for entropy
 #include "../matrix_view.hpp"  // for matrix_view
+#include "../step_value.hpp"   // for step_value
 #include "parallel.hpp"        // for execution
 
 #include <cstddef>  // for size_t
@@ -29,7 +30,7 @@ class cross_entropy_operations {
   void cross_entropy_gradient(out logits,
                               std::span<std::int32_t const> labels,
                               std::span<float const> lse,
-                              double scale) const;
+                              step_value<double> scale) const;
 
  private:
   execution on_;

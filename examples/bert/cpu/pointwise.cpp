@@ -96,6 +96,10 @@ void pointwise_operations<Value>::column_sums(in dy, std::span<float> db, bool a
 template <class Value>
 void pointwise_operations<Value>::gather(in x, std::span<std::int32_t const> rows, out y) const {
   for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+    if (rows[i] < 0) {
+      std::fill_n(y.row(i), y.cols, Value{});
+      continue;
+    }
     auto const* from = x.row(static_cast<std::size_t>(rows[i]));
     std::copy(from, from + x.cols, y.row(i));
   }
@@ -106,6 +110,7 @@ void pointwise_operations<Value>::scatter_add(in y,
                                               std::span<std::int32_t const> rows,
                                               out x) const {
   for (auto i = std::size_t{0}; i < rows.size(); ++i) {
+    if (rows[i] < 0) { continue; }
     auto const* from = y.row(i);
     auto* to         = x.row(static_cast<std::size_t>(rows[i]));
 #pragma omp simd

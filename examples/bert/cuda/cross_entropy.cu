@@ -50,7 +50,7 @@ template <class Value>
 void cross_entropy_operations<Value>::cross_entropy_gradient(out logits,
                                                              std::span<std::int32_t const> labels,
                                                              std::span<float const> lse,
-                                                             double scale) const {
+                                                             step_value<double> scale) const {
   launch(differentiate_entropy<entropy_threads, Value>,
          dim3(static_cast<unsigned>(labels.size())),
          dim3(entropy_threads),
@@ -58,7 +58,7 @@ void cross_entropy_operations<Value>::cross_entropy_gradient(out logits,
          logits,
          labels.data(),
          lse.data(),
-         static_cast<float>(scale));
+         scale);
 }
 
 template <class Value>

@@ -3,6 +3,7 @@
 
 #include "../entropy.hpp"      // for entropy
 #include "../matrix_view.hpp"  // for matrix_view
+#include "../step_value.hpp"   // for step_value
 #include "execution.hpp"       // for execution
 
 #include <gradlane/cuda/memory.hpp>  // for pinned_buffer
@@ -28,7 +29,7 @@ class cross_entropy_operations {
   void cross_entropy_gradient(out logits,
                               std::span<std::int32_t const> labels,
                               std::span<float const> lse,
-                              double scale) const;
+                              step_value<double> scale) const;
   [[nodiscard]] entropy sync_read(entropy const* target) const;
 
  private:

@@ -3,6 +3,7 @@
 
 #include "../entropy.hpp"      // for entropy
 #include "../matrix_view.hpp"  // for matrix_view
+#include "../step_value.hpp"   // for step_value
 #include "quads.cuh"           // for all_lanes, as_float, load_vector, quad, store_vector
 
 #include <cmath>    // for INFINITY
@@ -68,10 +69,10 @@ __global__ void __launch_bounds__(Threads) entropy_rows(matrix_view<Value const>
   if (threadIdx.x != 0) { return; }
   auto const log_total = total.largest + logf(total.sum);
   auto const label     = labels[blockIdx.x];
-  auto const hit       = as_float(row[label]);
+  auto const hit       = label < 0 ? log_total : as_float(row[label]);
   lse[blockIdx.x]      = log_total;
   loss[blockIdx.x]     = log_total - hit;
-  correct[blockIdx.x]  = hit == total.largest ? 1.0F : 0.0F;
+  correct[blockIdx.x]  = label >= 0 && hit == total.largest ? 1.0F : 0.0F;
 }
 
 /// One block that adds up what entropy_rows left, in fp64.
@@ -103,11 +104,12 @@ template <unsigned Threads, class Value>
 __global__ void __launch_bounds__(Threads) differentiate_entropy(matrix_view<Value> logits,
                                                                  std::int32_t const* labels,
                                                                  float const* lse,
-                                                                 float scale) {
+                                                                 step_value<double> scale_of_step) {
   auto* const row    = logits.row(blockIdx.x);
   auto const columns = static_cast<int>(logits.cols);
   auto const shift   = lse[blockIdx.x];
   auto const label   = labels[blockIdx.x];
+  auto const scale   = label < 0 ? 0.0F : static_cast<float>(scale_of_step.read());
   for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
        column += static_cast<int>(4 * Threads)) {
     auto value = load_vector(row, column, columns);

@@ -3,10 +3,6 @@
 
 #include "tuning.hpp"  // for chunk_rows
 
-#include <gradlane/cuda/error.hpp>  // for check
-
-#include <cuda_runtime_api.h>
-
 #include <algorithm>    // for max_element
 #include <cstring>      // for memcpy
 #include <type_traits>  // for remove_cvref_t
@@ -25,6 +21,12 @@ void group(std::vector<std::int32_t> const& entry_of, std::size_t first_entry, r
   auto const largest = std::max_element(entry_of.begin(), entry_of.end());
   auto const entries = largest == entry_of.end() ? 0 : static_cast<std::size_t>(*largest) + 1;
   into.assign(entry_of, entries, first_entry, tuning::chunk_rows);
+  into.fill_up(entry_of.size(), tuning::chunk_rows);
+}
+
+/// As many as no batch of this shape exceeds.
+constexpr std::size_t tiles_of(batch_shape const& shape) {
+  return shape.sequences + shape.tokens / attention::tile_rows;
 }
 
 /// Bytes that no batch of this shape exceeds.
@@ -33,8 +35,7 @@ constexpr std::size_t room_for(batch_shape const& shape) {
   constexpr auto group = id + sizeof(row_chunk) + sizeof(chunk_sums);
   auto const t         = shape.tokens;
   auto const b         = shape.sequences;
-  auto const tiles     = b + t / attention::tile_rows;
-  return t * (4 * id + 3 * group) + (b + 1) * 4 * id + tiles * sizeof(attention::tile) +
+  return t * (4 * id + 3 * group) + (b + 1) * 4 * id + tiles_of(shape) * sizeof(attention::tile) +
          shape.predictions * 2 * id + 32 * alignment;
 }
 
@@ -58,7 +59,6 @@ void index::visit(Visit&& each) {
     each(from.order, to.order);
     each(from.chunks, to.chunks);
     each(from.sums, to.sums);
-    to.slots = from.slots;
   };
   group(tokens_on_host_, by_token_);
   group(positions_on_host_, by_position_);
@@ -67,45 +67,28 @@ void index::visit(Visit&& each) {
 
 void index::assign(batch const& data, gradlane::cuda::stream const& stream) {
   host_.assign(data);
-  tiles_on_host_.resize(attention::count_tiles(data.starts));
+  tiles_on_host_.resize(tiles_of(data.shape()));
   attention::fill_tiles(data.starts, tiles_on_host_);
   group(data.tokens, 1, tokens_on_host_);
   group(host_.positions(), 0, positions_on_host_);
   group(data.segments, 0, segments_on_host_);
 
   bytes_.grow(room_for(data.shape()));
-  auto& stage = next_staging(bytes_.size(), stream.device_index());
-  auto place  = std::size_t{0};
+  auto* const stage = transfers_.sync_next(bytes_.size(), stream.device_index());
+  auto place        = std::size_t{0};
   visit([&](auto const& from, auto& to) {
     auto const size = from.size() * sizeof(from[0]);
     using element   = typename std::remove_cvref_t<decltype(to)>::element_type;
-    if (size > 0) { std::memcpy(stage.bytes.data() + place, from.data(), size); }
+    if (size > 0) { std::memcpy(stage + place, from.data(), size); }
     to = {reinterpret_cast<element*>(bytes_.data() + place), from.size()};
     place += aligned(size);
   });
-  if (place == 0) { return; }
-  gradlane::cuda::check(cudaMemcpyAsync(
-      bytes_.data(), stage.bytes.data(), place, cudaMemcpyHostToDevice, stream.get()));
-  stage.copied.record(stream);
+  transfers_.deliver(bytes_.data(), place, stream);
 }
 
 std::size_t index::reserve(batch_shape const& largest, gradlane::cuda::stream const& stream) {
   bytes_.grow(room_for(largest));
-  for (auto i = std::size_t{0}; i < staging_.size(); ++i) {
-    static_cast<void>(next_staging(bytes_.size(), stream.device_index()));
-  }
-  return bytes_.size();
-}
-
-index::staging& index::next_staging(std::size_t bytes, int device) {
-  auto& stage = staging_[turn_];
-  turn_       = 1 - turn_;
-  if (!stage) { stage.emplace(gradlane::cuda::pinned_buffer{}, gradlane::cuda::event{device}); }
-  if (!stage->copied.is_done()) {
-    gradlane::cuda::check(cudaEventSynchronize(stage->copied.get()));
-  }
-  if (stage->bytes.size() < bytes) { stage->bytes = gradlane::cuda::pinned_buffer{device, bytes}; }
-  return *stage;
+  return bytes_.size() + transfers_.reserve(bytes_.size(), stream.device_index());
 }
 
 }  // namespace bert::cuda

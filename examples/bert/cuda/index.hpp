@@ -4,18 +4,15 @@
 #include "../attention/work_list.hpp"  // for tile
 #include "../batch_index.hpp"          // for batch_index
 #include "memory.hpp"                  // for device_buffer
+#include "prefetch.hpp"                // for prefetch
 #include "row_groups.hpp"              // for chunk_sums, row_chunk, row_groups
 
-#include <gradlane/cuda/event.hpp>   // for event
-#include <gradlane/cuda/memory.hpp>  // for pinned_buffer
 #include <gradlane/cuda/stream.hpp>  // for stream
 
-#include <array>     // for array
-#include <cstddef>   // for size_t, byte
-#include <cstdint>   // for int32_t, uint32_t
-#include <optional>  // for optional
-#include <span>      // for span
-#include <vector>    // for vector
+#include <cstddef>  // for size_t, byte
+#include <cstdint>  // for int32_t, uint32_t
+#include <span>     // for span
+#include <vector>   // for vector
 
 namespace bert::cuda {
 
@@ -24,14 +21,17 @@ struct group_view {
   std::span<std::int32_t const> order;  // rows by (entry, row)
   std::span<row_chunk const> chunks;
   std::span<chunk_sums const> sums;
-  std::size_t slots = 0;
 };
 
 /// A batch in the device's memory, with all that kernels look up by row. Reused from step to step.
+///
+/// Where each part lies, and how long its list is, depends on the batch's shape alone (and on
+/// whether it has next-sentence labels): a graph that was captured with one batch serves all of its
+/// shape, until a larger one makes the memory grow.
 class index {
  public:
-  /// Copies a batch, in one transfer in the stream's order. Waits only where the stream has not
-  /// come as far as the transfer of the batch before the last.
+  /// Copies a batch, in one transfer that is ready when the stream comes to it. Waits only where
+  /// the stream has not come as far as the batch before the last.
   void assign(batch const& data, gradlane::cuda::stream const& stream);
 
   /// Makes room for batches up to this size; returns the bytes of device memory.
@@ -61,12 +61,6 @@ class index {
   [[nodiscard]] group_view const& by_segment() const { return by_segment_; }
 
  private:
-  struct staging {
-    gradlane::cuda::pinned_buffer bytes;
-    gradlane::cuda::event copied;
-  };
-
-  [[nodiscard]] staging& next_staging(std::size_t bytes, int device);
   template <class Visit>
   void visit(Visit&& each);
 
@@ -75,8 +69,7 @@ class index {
   row_groups tokens_on_host_;
   row_groups positions_on_host_;
   row_groups segments_on_host_;
-  std::array<std::optional<staging>, 2> staging_;  // in turns
-  std::size_t turn_ = 0;
+  prefetch transfers_;
   device_buffer<std::byte> bytes_;
   std::span<std::int32_t const> tokens_;
   std::span<std::int32_t const> segments_;

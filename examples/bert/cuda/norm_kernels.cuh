@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(tuning::norm_threads)
     for (auto r = 0; r < 4; ++r) {
       if (here(r)) { loaded[r] = source.at(first + r, column); }
     }
-    auto const none  = Rows::place == dropped::nothing ? dropout{} : drop;
+    auto const none  = Rows::place == dropped::nothing ? dropout{} : drop.resolved();
     auto const words = dropout_words{none, ids, first, rows, column};
     quad x[4];
     auto mean = quad{};
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(tuning::norm_threads)
       z[r] = load(kept.normalised.row(first + r) + column);
       if (more.data != nullptr) { second[r] = load(more.row(first + r) + column); }
     }
-    auto const none  = Place == dropped::nothing ? dropout{} : drop;
+    auto const none  = Place == dropped::nothing ? dropout{} : drop.resolved();
     auto const words = dropout_words{none, ids, first, rows, column};
     auto mean        = quad{};
     auto projection  = quad{};

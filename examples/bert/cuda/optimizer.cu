@@ -92,7 +92,7 @@ optimizer::optimizer(optimizer&&) noexcept = default;
 
 template <class Working>
 void optimizer::step(std::span<float> parameters,
-                     double learning_rate,
+                     step_value<double> learning_rate,
                      gradlane::step_status const* status,
                      std::span<Working> working) {
   expects(parameters.size() == total_, "optimizer: the parameters have the wrong size");
@@ -103,7 +103,6 @@ void optimizer::step(std::span<float> parameters,
                                       static_cast<float>(s.beta2),
                                       static_cast<float>(1 - s.beta2),
                                       static_cast<float>(s.epsilon),
-                                      static_cast<float>(learning_rate),
                                       s.trust_without_decay};
   auto const all     = update_vectors{parameters.data(), first_.data(), second_.data()};
   auto* const copy   = working.empty() ? nullptr : working.data();
@@ -111,8 +110,16 @@ void optimizer::step(std::span<float> parameters,
   auto* const f      = t.factors.data();
   auto const grid    = dim3(static_cast<unsigned>(t.blocks.size()));
   auto const threads = dim3(optimizer_threads);
-  launch(
-      begin_update<1>, dim3(1), dim3(1), stream_, status, s.beta1, s.beta2, s.bias_correction, f);
+  launch(begin_update<1>,
+         dim3(1),
+         dim3(1),
+         stream_,
+         status,
+         learning_rate,
+         s.beta1,
+         s.beta2,
+         s.bias_correction,
+         f);
   if (s.rule == update_rule::adamw) {
     launch(adamw<optimizer_threads, Working>,
            grid,
@@ -159,11 +166,11 @@ void optimizer::step(std::span<float> parameters,
 }
 
 template void optimizer::step(std::span<float>,
-                              double,
+                              step_value<double>,
                               gradlane::step_status const*,
                               std::span<gradlane::bf16>);
 template void optimizer::step(std::span<float>,
-                              double,
+                              step_value<double>,
                               gradlane::step_status const*,
                               std::span<gradlane::fp16>);
 

@@ -3,6 +3,7 @@
 
 #include "../optimizer_settings.hpp"  // for optimizer_settings
 #include "../parameters.hpp"          // for parameter_list
+#include "../step_value.hpp"          // for step_value
 #include "memory.hpp"                 // for device_buffer
 
 #include <gradlane/clip/report.hpp>  // for step_status
@@ -45,7 +46,7 @@ class optimizer {
   /// @throws gradlane::contract_error if sizes do not fit the list.
   template <class Working = gradlane::bf16>
   void step(std::span<float> parameters,
-            double learning_rate,
+            step_value<double> learning_rate,
             gradlane::step_status const* status = nullptr,
             std::span<Working> working          = {});
 

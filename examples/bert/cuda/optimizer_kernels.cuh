@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "quads.cuh"  // for all_lanes, load_vector, quad, store_vector
+#include "../step_value.hpp"  // for step_value
+#include "quads.cuh"          // for all_lanes, load_vector, quad, store_vector
 
 #include <gradlane/clip/report.hpp>  // for step_status
 
@@ -20,7 +21,6 @@ struct update_numbers {
   float beta2;
   float rest2;
   float epsilon;
-  float learning_rate;
   bool trust_without_decay;
 };
 
@@ -30,6 +30,7 @@ struct step_factors {
   float gradient;       // step_status::coefficient
   float first;          // m̂ = first * m
   float root;           // √v̂ = root * √v
+  float learning_rate;
   bool skip;
 };
 
@@ -68,6 +69,7 @@ struct update_vectors {
 /// One thread: counts the step, unless it is skipped.
 template <unsigned Threads>
 __global__ void __launch_bounds__(Threads) begin_update(gradlane::step_status const* status,
+                                                        step_value<double> learning_rate,
                                                         double beta1,
                                                         double beta2,
                                                         bool bias_correction,
@@ -75,11 +77,12 @@ __global__ void __launch_bounds__(Threads) begin_update(gradlane::step_status co
   auto const now = status == nullptr ? gradlane::step_status{} : *status;
   factors->skip  = now.skip != 0;
   if (now.skip != 0) { return; }
-  auto const steps  = factors->steps + 1;
-  factors->steps    = steps;
-  factors->gradient = now.coefficient;
-  factors->first    = bias_correction ? static_cast<float>(1 / (1 - power(beta1, steps))) : 1.0F;
-  factors->root = bias_correction ? static_cast<float>(1 / sqrt(1 - power(beta2, steps))) : 1.0F;
+  auto const steps       = factors->steps + 1;
+  factors->learning_rate = static_cast<float>(learning_rate.read());
+  factors->steps         = steps;
+  factors->gradient      = now.coefficient;
+  factors->first = bias_correction ? static_cast<float>(1 / (1 - power(beta1, steps))) : 1.0F;
+  factors->root  = bias_correction ? static_cast<float>(1 / sqrt(1 - power(beta2, steps))) : 1.0F;
 }
 
 /// A block's part of all vectors.
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(Threads) adamw(update_numbers n,
     auto const p = load_vector(part.parameters, at, part.size);
     state.update(n, f.gradient, load_vector(part.gradient, at, part.size));
     state.save(part, at);
-    apply(part, copy, at, n.learning_rate, p, state.direction(n, f, part.decay, p));
+    apply(part, copy, at, f.learning_rate, p, state.direction(n, f, part.decay, p));
   }
 }
 
@@ -246,7 +249,7 @@ __global__ void __launch_bounds__(Threads) lamb_apply(update_numbers n,
   auto const block = blocks[blockIdx.x];
   auto const part  = update_part{all, tensors[block.tensor], block};
   auto* const copy = working == nullptr ? nullptr : working + block.offset;
-  auto const rate  = n.learning_rate * ratios[block.tensor];
+  auto const rate  = f.learning_rate * ratios[block.tensor];
   for (auto at = static_cast<int>(4 * threadIdx.x); at < part.size;
        at += static_cast<int>(4 * Threads)) {
     auto const state = moments{part, at};

@@ -128,25 +128,28 @@ __global__ void __launch_bounds__(tuning::map_threads)
   store(sum, sums.at(blockIdx.y, 0) + column);  // whose rows have room for it
 }
 
-/// y[i] = x[rows[i]], one block a row
+/// y[i] = x[rows[i]], or zeros for a row of -1; one block a row
 template <class Value>
 __global__ void __launch_bounds__(tuning::map_threads)
     gather_rows(matrix_view<Value const> x, std::int32_t const* rows, matrix_view<Value> y) {
-  auto const* const from = x.row(static_cast<std::size_t>(rows[blockIdx.x]));
+  auto const row         = rows[blockIdx.x];
+  auto const* const from = x.row(static_cast<std::size_t>(max(row, 0)));
   auto* const to         = y.row(blockIdx.x);
   auto const columns     = static_cast<int>(x.cols);
   for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
        column += static_cast<int>(4 * blockDim.x)) {
-    store_vector(load_vector(from, column, columns), to, column, columns);
+    store_vector(row < 0 ? quad{} : load_vector(from, column, columns), to, column, columns);
   }
 }
 
-/// x[rows[i]] += y[i], one block a row
+/// x[rows[i]] += y[i], one block a row; nothing for a row of -1
 template <class Value>
 __global__ void __launch_bounds__(tuning::map_threads)
     scatter_add_rows(matrix_view<Value const> y, std::int32_t const* rows, matrix_view<Value> x) {
+  auto const row = rows[blockIdx.x];
+  if (row < 0) { return; }
   auto const* const from = y.row(blockIdx.x);
-  auto* const to         = x.row(static_cast<std::size_t>(rows[blockIdx.x]));
+  auto* const to         = x.row(static_cast<std::size_t>(row));
   auto const columns     = static_cast<int>(x.cols);
   for (auto column = static_cast<int>(4 * threadIdx.x); column < columns;
        column += static_cast<int>(4 * blockDim.x)) {

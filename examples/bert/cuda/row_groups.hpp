@@ -10,17 +10,17 @@ namespace bert::cuda {
 
 /// Up to chunk_rows rows that add to one entry of a table: order[first] … order[first + count - 1].
 struct row_chunk {
-  std::int32_t first;
-  std::int32_t count;
-  std::int32_t entry;
-  std::int32_t slot;  // for the sum, where the entry has several chunks; else -1
+  std::int32_t first = 0;
+  std::int32_t count = 0;  // 0: nothing to do
+  std::int32_t entry = -1;
+  std::int32_t slot  = -1;  // for the sum, where the entry has several chunks; else -1
 };
 
 /// The slots of an entry that has several chunks.
 struct chunk_sums {
-  std::int32_t entry;
-  std::int32_t first;
-  std::int32_t count;
+  std::int32_t entry = -1;
+  std::int32_t first = 0;
+  std::int32_t count = 0;  // 0: nothing to do
 };
 
 /// The rows of a batch by the entry of a table that they take, cut so that no block of a kernel has
@@ -55,6 +55,13 @@ struct row_groups {
           begins_[entry + 1],
           static_cast<std::int32_t>(chunk_rows));
     }
+  }
+
+  /// Appends chunks and sums without work, so that there are as many as no batch of so many rows
+  /// exceeds.
+  void fill_up(std::size_t rows, std::size_t chunk_rows) {
+    chunks.resize(rows);
+    sums.resize(rows / chunk_rows);
   }
 
  private:

@@ -12,7 +12,8 @@
 // from, in the order of rows, by blocks that share no entry. A thread owns four columns.
 namespace bert::cuda {
 
-/// One block a chunk: its rows in order, added to the table or left in its slot (slots, H).
+/// One block a chunk: its rows in order, added to the table or left in its slot (slots, H); nothing
+/// for a chunk without rows.
 template <unsigned Threads>
 __global__ void __launch_bounds__(Threads) add_chunks(row_chunk const* chunks,
                                                       std::int32_t const* order,
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(Threads) add_chunks(row_chunk const* chunks,
   auto const chunk   = chunks[blockIdx.x];
   auto const columns = static_cast<int>(rows.cols);
   auto const column  = static_cast<int>(4 * threadIdx.x);
-  if (column >= columns) { return; }
+  if (column >= columns || chunk.count == 0) { return; }
   auto sum = quad{};
   for (auto first = 0; first < chunk.count; first += 4) {
     quad row[4]{};
@@ -40,14 +41,14 @@ __global__ void __launch_bounds__(Threads) add_chunks(row_chunk const* chunks,
   store(sum, to);
 }
 
-/// One block an entry that has several chunks.
+/// One block an entry that has several chunks; nothing for one that has none.
 template <unsigned Threads>
 __global__ void __launch_bounds__(Threads)
     add_chunk_sums(chunk_sums const* sums, float const* slots, float* table, int columns) {
   auto const entry  = sums[blockIdx.x];
   auto const column = static_cast<int>(4 * threadIdx.x);
   auto const width  = static_cast<std::size_t>(columns);
-  if (column >= columns) { return; }
+  if (column >= columns || entry.count == 0) { return; }
   auto* const to = table + static_cast<std::size_t>(entry.entry) * width + column;
   auto sum       = load(to);
   for (auto i = 0; i < entry.count; ++i) {
