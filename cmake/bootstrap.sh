@@ -5,11 +5,16 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: cmake/bootstrap.sh train [ARGUMENT...]   build the main program and run it on MPI ranks;
+Usage: cmake/bootstrap.sh train [--cpu|--gpu] [ARGUMENT...]
+                                                build the main program and run it on MPI ranks;
                                                 the arguments are the program's
        cmake/bootstrap.sh test [ARGUMENT...]    build the tests and run them; the arguments are
                                                 ctest's
        cmake/bootstrap.sh --help
+
+Trains on GPUs, one rank each, where NVIDIA's GPUs, nvcc and NCCL are there, else on the CPU, and says
+which and why; --cpu and --gpu, right after `train`, choose. nvcc is looked for on the PATH, in CUDACXX
+and in /usr/local/cuda, NCCL in NCCL_ROOT, the CUDA toolkit and where g++ looks.
 
 Installs by apt-get what is missing of cmake, ninja-build, g++, mpich, libmpich-dev, doctest-dev, what
 the BERT program uses (libdnnl-dev, nlohmann-json3-dev, libcli11-dev, libsentencepiece-dev,
@@ -109,8 +114,70 @@ TEXT
   fi
 }
 
+# Prints how many GPUs there are.
+count_gpus() {
+  local -a devices
+  if have nvidia-smi; then
+    nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true
+  else
+    mapfile -t devices < <(compgen -G '/dev/nvidia[0-9]*')
+    echo "${#devices[@]}"
+  fi
+}
+
+# Prints the path of nvcc.
+find_nvcc() {
+  command -v nvcc && return
+  local candidate
+  for candidate in "${CUDACXX-}" /usr/local/cuda/bin/nvcc; do
+    if [[ -n "${candidate}" && -x "${candidate}" ]]; then
+      echo "${candidate}"
+      return
+    fi
+  done
+  return 1
+}
+
+has_nccl() {  # nvcc
+  local folder
+  for folder in "${NCCL_ROOT-}" "$(dirname -- "$(dirname -- "$(readlink -f -- "$1")")")"; do
+    if [[ -n "${folder}" && -e "${folder}/include/nccl.h" ]]; then return; fi
+  done
+  has_header nccl.h
+}
+
+# Prints what is missing to train on GPUs, or nothing.
+missing_for_gpus() {
+  local nvcc
+  if [[ "$(count_gpus)" -eq 0 ]]; then
+    echo "there is no NVIDIA GPU"
+  elif ! nvcc="$(find_nvcc)"; then
+    echo "there is no nvcc"
+  elif ! has_nccl "${nvcc}"; then
+    echo "there is no NCCL"
+  fi
+}
+
+# Adds to the array `configure` what has the target train run on GPUs, where it is to.
+choose_processor() {  # --cpu, --gpu or nothing
+  local missing gpus
+  missing="$(missing_for_gpus)"
+  if [[ "$1" == --cpu ]]; then
+    say "training on the CPU, as --cpu says"
+  elif [[ -n "${missing}" && "$1" == --gpu ]]; then
+    fail "cannot train on GPUs: ${missing}"
+  elif [[ -n "${missing}" ]]; then
+    say "training on the CPU: ${missing}"
+  else
+    gpus="$(count_gpus)"
+    say "training on GPUs, ${gpus} of them: there are nvcc and NCCL too"
+    configure+=(-DGRADLANE_CUDA=ON "-DCMAKE_CUDA_COMPILER=$(find_nvcc)" -DCMAKE_CUDA_ARCHITECTURES=native
+      -DGRADLANE_TRAIN_PROGRAM=bert_train_cuda "-DGRADLANE_TRAIN_RANKS=${gpus}")
+  fi
+}
+
 main() {
-  local job="${1-}" mpicxx
+  local job="${1-}" processor="" mpicxx
   case "${job}" in
     train | test) shift ;;
     -h | --help)
@@ -122,6 +189,10 @@ main() {
       return 2
       ;;
   esac
+  if [[ "${job}" == train && "${1-}" =~ ^--(cpu|gpu)$ ]]; then
+    processor="$1"
+    shift
+  fi
   cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
   local -a missing
@@ -134,6 +205,7 @@ main() {
   local -a configure=(cmake --fresh --preset "${job}"
     "-DMPI_CXX_COMPILER=${mpicxx}" "-DMPIEXEC_EXECUTABLE=$(command -v "mpiexec${mpicxx#mpicxx}")")
   if [[ "${job}" == train ]]; then
+    choose_processor "${processor}"
     local IFS=';'
     configure+=("-DGRADLANE_TRAIN_ARGS=${*//;/\\;}")
   fi

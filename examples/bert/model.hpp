@@ -5,6 +5,7 @@
 #include "batch.hpp"        // for batch, check
 #include "config.hpp"       // for model_config
 #include "dropout.hpp"      // for dropout_sites
+#include "entropy.hpp"      // for entropy
 #include "matrix_view.hpp"  // for matrix_view, weight_matrix
 #include "parameters.hpp"   // for parameter_list
 #include "step_value.hpp"   // for step_value
@@ -27,6 +28,19 @@ struct losses {
   std::size_t sequences    = 0;  // that had a next-sentence label
   std::size_t next_correct = 0;
 };
+
+/// Counts, with the sums that a device has found.
+[[nodiscard]] inline losses with_sums(losses counts,
+                                      entropy const& masked_lm,
+                                      entropy const& next_sentence) {
+  counts.masked_lm = masked_lm.loss;
+  counts.correct   = masked_lm.correct;
+  if (counts.sequences > 0) {
+    counts.next_sentence = next_sentence.loss;
+    counts.next_correct  = next_sentence.correct;
+  }
+  return counts;
+}
 
 inline losses& operator+=(losses& sum, losses const& more) {
   sum.masked_lm += more.masked_lm;
@@ -65,6 +79,7 @@ class model {
 
   [[nodiscard]] model_config const& config() const { return config_; }
   [[nodiscard]] parameter_list const& list() const { return list_; }
+  [[nodiscard]] Device& device() const { return device_; }
 
   /// To be called after every change of the parameters, before the next forward.
   void refresh() {
@@ -114,19 +129,22 @@ class model {
   /// Waits for the losses of the latest forward; sums, so that any split of a batch gives the same
   /// total.
   [[nodiscard]] losses sync_losses() {
-    auto result            = losses{};
     auto const* const sums = work_.entropies.data();
-    auto const masked_lm   = device_.sync_read(sums);
-    result.masked_lm       = masked_lm.loss;
-    result.correct         = masked_lm.correct;
-    result.predictions     = rows_.data().counted_predictions();
-    if (has_next()) {
-      auto const next      = device_.sync_read(sums + 1);
-      result.next_sentence = next.loss;
-      result.next_correct  = next.correct;
-      result.sequences     = rows_.data().counted_next();
-    }
+    auto const next        = has_next() ? device_.sync_read(sums + 1) : entropy{};
+    return with_sums(counts(), device_.sync_read(sums), next);
+  }
+
+  /// For who reads the losses later: the counts of the batch taken last,
+  [[nodiscard]] losses counts() const {
+    auto result        = losses{};
+    result.predictions = rows_.data().counted_predictions();
+    result.sequences   = rows_.data().counted_next();
     return result;
+  }
+  /// and the sums of its two heads in the device's memory, from its forward to the next; see
+  /// with_sums.
+  [[nodiscard]] std::span<entropy const> entropies() const {
+    return {work_.entropies.data(), work_.entropies.size()};
   }
 
   /// All of this in one.

@@ -23,14 +23,18 @@ namespace detail {
 
 }  // namespace detail
 
-/// A shape, out of few, that pad() can bring a batch of this shape to; at most a sixteenth more
-/// tokens, an eighth more predictions and sequences, and never none of them.
+/// A shape, out of few, that pad() can bring any of some batches to: at most a sixteenth more
+/// tokens than the largest has, an eighth more predictions and sequences, and never none of them.
+/// @param shape   the most that any of the batches has of each.
+/// @param fewest  tokens that any of them has.
 /// @param longest  sequence, of the filler too.
-[[nodiscard]] constexpr batch_shape rounded_up(batch_shape const& shape, std::size_t longest) {
+[[nodiscard]] constexpr batch_shape rounded_up(batch_shape const& shape,
+                                               std::size_t fewest,
+                                               std::size_t longest) {
   constexpr auto least_tokens = std::size_t{64};
   constexpr auto least        = std::size_t{8};
   auto const tokens           = detail::rounded_up(std::max(shape.tokens, least_tokens), 16);
-  auto const filler           = (tokens - shape.tokens + longest - 1) / longest;
+  auto const filler           = (tokens - fewest + longest - 1) / longest;
   return {.tokens      = tokens,
           .sequences   = detail::rounded_up(std::max(shape.sequences + filler, least), 8),
           .predictions = detail::rounded_up(std::max(shape.predictions, least), 8)};

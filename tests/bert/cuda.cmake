@@ -16,11 +16,18 @@ if(dnnl_FOUND AND OpenMP_CXX_FOUND)
   gradlane_test(
     bert/cuda_training_test.cu LINK gradlane_bert_cuda gradlane_bert_cpu gradlane_bert_training
   )
-  if(TARGET bert_cuda_training_test)
-    target_compile_options(
-      bert_cuda_training_test PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${OpenMP_CXX_FLAGS}>
-    )
-  endif()
+  gradlane_test(
+    bert/cuda_trainer_test.cu
+    LINK gradlane::nccl gradlane_bert_cuda gradlane_bert_cpu gradlane_bert_training
+    RANKS 1 2 4
+  )
+  foreach(name cuda_training_test cuda_trainer_test)
+    if(TARGET bert_${name})
+      target_compile_options(
+        bert_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${OpenMP_CXX_FLAGS}>
+      )
+    endif()
+  endforeach()
 endif()
 
 if(gradlane_nvcc)

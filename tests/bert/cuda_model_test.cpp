@@ -140,7 +140,7 @@ TEST_CASE_TEMPLATE("cuda model gives a padded batch the same losses and gradient
                    float,
                    bf16) {
   auto const real   = data().front();
-  auto const padded = pad(real, rounded_up(real.shape(), 128), 128);
+  auto const padded = pad(real, rounded_up(real.shape(), real.token_count(), 128), 128);
   auto device       = on_cuda<T>::make();
   auto const a      = run_model<on_cuda<T>>(config(), device, {padded});
   auto const b      = run_model<on_cuda<T>>(config(), device, {real});

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The trainer on ranks that are threads: the same losses on any layout, and learning at all.
+#include "rule_samples.hpp"  // for rule_samples
+
 #include <gradlane/gradlane.hpp>
 
 #include <doctest/doctest.h>
@@ -24,6 +26,7 @@
 namespace {
 
 using bert::clip_mode;
+using bert::test::rule_samples;
 using gradlane::local::communicator;
 
 template <class Value>
@@ -39,36 +42,6 @@ using place = bert::cpu_place<Value, communicator>;
   config.max_position_embeddings = 40;
   return config;
 }
-
-/// Sequences of lengths 5 … 40 whose tokens follow a rule, so that there is something to learn.
-class rule_samples final : public bert::sample_source {
- public:
-  explicit rule_samples(std::size_t count) : count_{count} {}
-  [[nodiscard]] std::size_t size() const override { return count_; }
-  [[nodiscard]] std::size_t length(std::uint32_t sample) const override {
-    return 5 + sample * 7 % 36;
-  }
-  void append(std::uint32_t sample, std::uint32_t epoch, bert::batch& out) const override {
-    auto tokens = std::vector<std::int32_t>{};
-    for (auto i = std::size_t{0}; i < length(sample); ++i) {
-      tokens.push_back(static_cast<std::int32_t>(5 + (sample * 13 + i * (1 + sample % 3)) % 92));
-    }
-    auto positions = std::vector<std::int32_t>{};
-    auto labels    = std::vector<std::int32_t>{};
-    for (auto i = std::size_t{1 + (sample + epoch) % 4}; i < tokens.size(); i += 6) {
-      positions.push_back(static_cast<std::int32_t>(i));
-      labels.push_back(tokens[i]);
-      tokens[i] = 4;
-    }
-    auto const segments = std::vector<std::int32_t>(tokens.size(), 0);
-    out.append(sample, tokens, segments, positions, labels, sample % 2 == 0 ? 0 : 1);
-  }
-  [[nodiscard]] std::vector<std::uint64_t> count_tokens() const override { return {}; }
-  [[nodiscard]] std::uint64_t fingerprint() const override { return count_; }
-
- private:
-  std::size_t count_;
-};
 
 [[nodiscard]] bert::training_settings settings(clip_mode clip, std::size_t micro_steps) {
   auto result         = bert::training_settings{};

@@ -379,6 +379,7 @@ TEST_CASE("clip_allreduce reduces once per bucket and step, whatever is called")
     auto const before = comm.collectives();
     CHECK_THROWS_AS(pipeline.sync_report(), state_error);
     CHECK_THROWS_AS(static_cast<void>(pipeline.status()), state_error);
+    CHECK_THROWS_AS(static_cast<void>(pipeline.record()), state_error);
     CHECK_THROWS_AS(pipeline.finish(compute), state_error);
     CHECK_THROWS_AS(pipeline.ready(0, compute), state_error);
     pipeline.begin(compute);
@@ -394,6 +395,8 @@ TEST_CASE("clip_allreduce reduces once per bucket and step, whatever is called")
     auto const& report = pipeline.sync_report();
     auto const own     = test::all_gradients(2, 0, {3, 1})[static_cast<std::size_t>(comm.rank())];
     CHECK(report.norm == doctest::Approx(test::norm(own, test::every(2))).epsilon(1e-12));
+    CHECK(pipeline.record()->norm == report.norm);
+    CHECK(pipeline.record()->steps == 1);
     CHECK(comm.collectives() == before + 2);
   });
 }

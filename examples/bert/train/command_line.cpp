@@ -20,6 +20,9 @@ constexpr auto description =
 process each: mpiexec -n 2 bert_train. Without options it trains the preset `mini` on the English
 text of Debian's package postgresql-doc, with a vocabulary that it learns from that text.
 
+bert_train_cuda does the same on NVIDIA GPUs, one a rank. Either program goes on from the other's
+checkpoints.
+
 Sequences are never padded. Gradients are clipped and all-reduced by gradlane, bucket by bucket,
 while backward goes on. The losses do not depend on the number of ranks or micro-steps (with
 --clip none or after; the other two bound what each rank contributes).)";
@@ -56,16 +59,21 @@ void add_data(CLI::App& app, command_line& out) {
       ->group("Data");
 }
 
-void add_model(CLI::App& app, command_line& out) {
+void add_model(CLI::App& app, program const& which, command_line& out) {
   app.add_option("--model", out.model, "mini, base, large, or a config.json")
       ->capture_default_str()
       ->group("Model");
   app.add_option("--precision", out.compute, "fp32, or bf16 with fp32 weights and sums")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, precision>{{"fp32", precision::fp32}, {"bf16", precision::bf16}}))
-      ->default_str("fp32")
-      ->option_text("fp32|bf16")
+      ->default_str(std::string{name_of(out.compute)})
+      ->option_text("fp32|bf16=" + std::string{name_of(out.compute)})
       ->group("Model");
+  if (which.on_gpus) {
+    app.add_flag("--graphs", out.graphs, "Replays steps from CUDA graphs, one for each shape")
+        ->group("Model");
+    return;
+  }
   app.add_option(
          "--threads", out.threads, "Of each rank; 0: OMP_NUM_THREADS, or a share of the cores")
       ->capture_default_str()
@@ -176,16 +184,18 @@ void apply(raw_options const& raw, command_line& out) {
 
 }  // namespace
 
-command_line parse_command_line(int argc, char const* const* argv, bool speaks, int& exit_code) {
+command_line parse_command_line(
+    program const& which, int argc, char const* const* argv, bool speaks, int& exit_code) {
   auto result                = command_line{};
   result.training.rate.steps = 1200;
   result.training.rate.peak  = 1e-3;
   auto raw                   = raw_options{};
-  auto app                   = CLI::App{description, "bert_train"};
+  auto app                   = CLI::App{description, which.name};
   exit_code                  = -1;
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_data(app, result);
-  add_model(app, result);
+  if (which.on_gpus) { result.compute = precision::bf16; }
+  add_model(app, which, result);
   add_training(app, result, raw);
   add_reduction(app, result, raw);
   add_output(app, result);

@@ -3,16 +3,27 @@
 
 #include "settings.hpp"  // for training_settings
 
-#include <cstddef>     // for size_t
-#include <cstdint>     // for uint64_t
-#include <filesystem>  // for path
-#include <optional>    // for optional
-#include <string>      // for string
-#include <vector>      // for vector
+#include <cstddef>      // for size_t
+#include <cstdint>      // for uint64_t
+#include <filesystem>   // for path
+#include <optional>     // for optional
+#include <string>       // for string
+#include <string_view>  // for string_view
+#include <vector>       // for vector
 
 namespace bert {
 
 enum class precision { fp32, bf16 };
+
+[[nodiscard]] constexpr std::string_view name_of(precision of) {
+  return of == precision::bf16 ? "bf16" : "fp32";
+}
+
+/// A training program, as a person calls it.
+struct program {
+  std::string name;
+  bool on_gpus;
+};
 
 /// What a person asks of the program.
 struct command_line {
@@ -28,6 +39,7 @@ struct command_line {
   std::optional<double> dropout;  // else the model's own
   precision compute = precision::fp32;
   int threads       = 0;  // of each rank; 0: as OpenMP says
+  bool graphs       = false;
 
   std::filesystem::path output   = "bert-run";
   std::uint64_t report_every     = 10;
@@ -39,9 +51,7 @@ struct command_line {
 
 /// @param exit_code  set where the program is to end at once: after --help, or a wrong option.
 /// @param speaks     whether this rank prints help and errors.
-[[nodiscard]] command_line parse_command_line(int argc,
-                                              char const* const* argv,
-                                              bool speaks,
-                                              int& exit_code);
+[[nodiscard]] command_line parse_command_line(
+    program const& which, int argc, char const* const* argv, bool speaks, int& exit_code);
 
 }  // namespace bert

@@ -1,39 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../cpu/device.hpp"   // for device
-#include "../model.hpp"        // for losses, model
-#include "../model_state.hpp"  // for model_state
-#include "../optimizer.hpp"    // for optimizer, optimizer_settings
-#include "../parameters.hpp"   // for parameter_list
+#include "../batch.hpp"         // for batch_shape
+#include "../cpu/device.hpp"    // for device
+#include "../dropout.hpp"       // for dropout_sites
+#include "../model.hpp"         // for model
+#include "../model_state.hpp"   // for model_state
+#include "../optimizer.hpp"     // for optimizer, optimizer_settings
+#include "../parameters.hpp"    // for parameter_list
+#include "../step_numbers.hpp"  // for step_numbers
+#include "../step_value.hpp"    // for step_value
+#include "settings.hpp"         // for training_settings
+#include "step_outcome.hpp"     // for step_outcome
 
-#include <gradlane/clip/report.hpp>  // for step_status
+#include <gradlane/clip/report.hpp>  // for step_record, step_status
 #include <gradlane/host/device.hpp>  // for device
+#include <gradlane/host/stream.hpp>  // for stream
 
 #include <algorithm>  // for copy
+#include <chrono>     // for seconds
 #include <cstddef>    // for size_t
 #include <cstdint>    // for uint64_t
 #include <span>       // for span
-#include <utility>    // for exchange, move
+#include <string>     // for string
+#include <utility>    // for exchange, forward
 #include <vector>     // for vector
 
 namespace bert {
 
-/// The losses of steps that were computed and not yet told: the CPU has them at once.
-class cpu_losses {
+/// What a step left: on the CPU it is there at once.
+class cpu_outcomes {
  public:
-  /// Keeps those of the model's latest forward, as a part of the step that is open.
+  /// Keeps the losses of the model's latest forward, as a part of the step that is open.
   template <class Model>
-  void add(Model& from) {
-    sum_ += from.sync_losses();
+  void add(Model& from, gradlane::host::stream& /*compute*/) {
+    open_.sums += from.sync_losses();
   }
   /// Ends the step that is open.
-  void close() {}
-  /// Those of the oldest step that was ended and not taken.
-  [[nodiscard]] losses sync_take() { return std::exchange(sum_, {}); }
+  /// @param numbers  of the pipeline, whose step is done.
+  void close(gradlane::step_record const* numbers, gradlane::host::stream& /*compute*/) {
+    open_.numbers = *numbers;
+    closed_       = std::exchange(open_, {});
+  }
+  /// That of the oldest step that was ended and not taken.
+  [[nodiscard]] step_outcome sync_take(std::chrono::seconds /*patience*/) const { return closed_; }
 
  private:
-  losses sum_;
+  step_outcome open_;
+  step_outcome closed_;
+};
+
+/// How steps run: on the CPU as they come.
+class cpu_steps {
+ public:
+  static constexpr auto pads = false;
+
+  /// Before the micro-steps of a step.
+  void begin(step_numbers const& now, gradlane::host::stream& /*compute*/) { now_ = now; }
+  [[nodiscard]] static dropout_sites sites(dropout_sites const& of_step) { return of_step; }
+  [[nodiscard]] step_value<double> masked_lm_scale() const { return now_.masked_lm_scale; }
+  [[nodiscard]] step_value<double> next_sentence_scale() const { return now_.next_sentence_scale; }
+  [[nodiscard]] step_value<double> learning_rate() const { return now_.learning_rate; }
+
+  template <class Work>
+  static void run(batch_shape const& /*shape*/,
+                  bool /*first*/,
+                  bool /*last*/,
+                  gradlane::host::stream& /*compute*/,
+                  Work&& work) {
+    std::forward<Work>(work)();
+  }
+
+  /// Of memory: nothing to tell.
+  [[nodiscard]] static std::string describe() { return {}; }
+
+ private:
+  step_numbers now_;
 };
 
 /// Training on the CPU: what a trainer, which is a template over its place, has to know of it.
@@ -50,7 +92,8 @@ struct cpu_place {
   using model_device      = cpu::device<Value>;
   using floats            = std::vector<float>;
   using optimizer         = bert::optimizer;
-  using kept_losses       = cpu_losses;
+  using outcomes          = cpu_outcomes;
+  using steps             = cpu_steps;
 
   /// The optimizer works on the thread that calls it, so that results must be there before.
   static constexpr auto on_host = true;
@@ -74,6 +117,9 @@ struct cpu_place {
     return optimizer{list, settings};
   }
 
+  [[nodiscard]] static outcomes make_outcomes(training_settings const& /*settings*/) { return {}; }
+  [[nodiscard]] static steps make_steps(training_settings const& /*settings*/) { return {}; }
+
   /// Memory of this place that holds `values`.
   [[nodiscard]] static floats make_floats(std::vector<float> values, stream& /*compute*/) {
     return values;
@@ -84,10 +130,10 @@ struct cpu_place {
   static void step(optimizer& update,
                    std::span<float> weights,
                    std::span<std::span<float> const> gradients,
-                   double learning_rate,
+                   step_value<double> learning_rate,
                    gradlane::step_status const* status,
                    model<model_device>& user) {
-    update.step(weights, gradients, learning_rate, *status);
+    update.step(weights, gradients, learning_rate.read(), *status);
     user.refresh();
   }
 

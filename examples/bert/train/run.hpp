@@ -66,9 +66,8 @@ class training_run {
               << trainer_.describe() << "data: " << text_.summary
               << "; samples: " << text_.training->size() << " to train on, "
               << text_.held_out->size() << " held out\n"
-              << "model: " << trainer_.list().total() << " parameters, "
-              << (wanted_.compute == precision::bf16 ? "bf16" : "fp32") << "; " << t.rate.steps
-              << " steps of " << t.batch_size << " sequences\n"
+              << "model: " << trainer_.list().total() << " parameters, " << name_of(wanted_.compute)
+              << "; " << t.rate.steps << " steps of " << t.batch_size << " sequences\n"
               << "a model that knows nothing has the masked-LM loss ln(" << t.model.vocab_size
               << ") = " << std::log(static_cast<double>(t.model.vocab_size))
               << ", one that knows how often tokens occur " << entropy_ << '\n'
@@ -146,9 +145,17 @@ class training_run {
     entry.largest_over_mean = result.largest_over_mean;
     entry.balancing         = result.times.balance / result.times.total;
     log_->write(entry);
+    tell_memory();
     if (entry.step % wanted_.report_every == 0 || entry.step == wanted_.training.rate.steps) {
       std::cout << progress_line(entry, wanted_.training.rate.steps, pace_) << std::endl;
     }
+  }
+
+  /// Once there is something to tell, and again where it has changed.
+  void tell_memory() {
+    auto const text = trainer_.steps().describe();
+    if (text != memory_) { std::cout << text << std::endl; }
+    memory_ = text;
   }
 
   void evaluate() {
@@ -189,6 +196,7 @@ class training_run {
   step_pace pace_;
   step_times times_;
   stopwatch running_;
+  std::string memory_;
   int skips_in_a_row_{0};
 };
 

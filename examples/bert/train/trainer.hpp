@@ -7,7 +7,9 @@
 #include "../dropout.hpp"             // for dropout_sites
 #include "../model.hpp"               // for losses, model
 #include "../model_state.hpp"         // for model_state
+#include "../pad.hpp"                 // for pad, rounded_up
 #include "../parameters.hpp"          // for initialise, parameter_list
+#include "../step_numbers.hpp"        // for step_numbers
 #include "balanced_batches.hpp"       // for balanced_batches, expect_dealable
 #include "settings.hpp"               // for training_settings
 #include "stopwatch.hpp"              // for step_times, stopwatch
@@ -15,18 +17,18 @@
 #include "weight_update.hpp"          // for make_weight_update, weight_update
 
 #include <gradlane/balance/deal.hpp>  // for deal, sample
-#include <gradlane/clip/report.hpp>   // for step_report
 #include <gradlane/error.hpp>         // for expects
 
-#include <algorithm>  // for count_if, min
+#include <algorithm>  // for max, min
 #include <array>      // for array
 #include <cstddef>    // for size_t
 #include <cstdint>    // for uint64_t
 #include <deque>      // for deque
+#include <limits>     // for numeric_limits
 #include <memory>     // for unique_ptr
 #include <span>       // for span
 #include <string>     // for string
-#include <utility>    // for move
+#include <utility>    // for exchange, move
 #include <vector>     // for vector
 
 namespace bert {
@@ -68,7 +70,9 @@ class trainer {
         weights_{place_.make_floats(initial_weights(), compute_)},
         device_{place_.make_device(compute_)},
         model_{settings.model, device_, weights()},
-        update_{make_weight_update(place_, list_, settings_, weights(), model_, compute_)} {
+        update_{make_weight_update(place_, list_, settings_, weights(), model_, compute_)},
+        steps_{place_.make_steps(settings)},
+        outcomes_{place_.make_outcomes(settings)} {
     settings.rate.check();
     expect_dealable(settings.batch_size, ranks_, settings.micro_steps);
   }
@@ -81,28 +85,33 @@ class trainer {
 
   /// Puts a step under way; waits for no device that works on its own.
   void start_step() {
-    auto watch          = stopwatch{};
-    auto begun          = step_result{};
-    begun.step          = step_;
-    begun.learning_rate = settings_.rate.at(step_);
-    auto const left     = settings_.rate.steps > step_ ? settings_.rate.steps - step_ : 1;
-    auto const work     = batches_.next(left, begun.times);
+    auto watch      = stopwatch{};
+    auto begun      = step_result{};
+    begun.step      = step_;
+    auto const left = settings_.rate.steps > step_ ? settings_.rate.steps - step_ : 1;
+    auto work       = batches_.next(left, begun.times);
     watch.skip();
-    auto const scales = sync_scales(work);
+    auto const numbers  = sync_numbers(work);
+    begun.learning_rate = numbers.learning_rate;
     for (auto const& b : work) { begun.tokens += static_cast<double>(b.token_count()); }
+    fit(work);
     watch.lap(begun.times.wait);
 
-    auto const sites = dropout_sites{settings_.model,
-                                     settings_.model.dropout,
-                                     settings_.seed,
-                                     static_cast<std::uint32_t>(step_)};
+    steps_.begin(numbers, compute_);
+    auto const sites =
+        steps_.sites({settings_.model, settings_.model.dropout, settings_.seed, numbers.step});
     for (auto m = std::size_t{0}; m < work.size(); ++m) {
+      auto const first = m == 0;
+      auto const last  = m + 1 == work.size();
       model_.take(work[m]);
       watch.lap(begun.times.compute);
-      run_micro_step(sites, scales, m == 0, m + 1 == work.size(), begun);
+      steps_.run(work[m].shape(), first, last, compute_, [&] {
+        run_micro_step(sites, first, last, begun.times);
+      });
       watch.skip();
+      outcomes_.add(model_, compute_);
     }
-    losses_.close();
+    outcomes_.close(update_->record(), compute_);
     ++step_;
     begun.times.total = watch.total();
     under_way_.push_back(begun);
@@ -118,7 +127,6 @@ class trainer {
     auto result = under_way_.front();
     under_way_.pop_front();
     report(result);
-    watch.lap(result.times.wait);
     result.times.total += watch.total();
     return result;
   }
@@ -135,7 +143,9 @@ class trainer {
     auto sum              = losses{};
     update_->wait(0, list_.size(), compute_);
     for (auto piece = std::size_t{0}; piece < pieces; ++piece) {
-      sum += model_.forward(make_batch(data, work.bin(piece, rank_), 0), no_dropout);
+      auto own = std::array{make_batch(data, work.bin(piece, rank_), 0)};
+      fit(own);
+      sum += model_.forward(own.front(), no_dropout);
     }
     return totals_.sync_mean(sum);
   }
@@ -154,16 +164,13 @@ class trainer {
   [[nodiscard]] std::uint64_t next_step() const { return step_; }
   [[nodiscard]] parameter_list const& list() const { return list_; }
   [[nodiscard]] data_place place() const { return batches_.place(); }
+  [[nodiscard]] typename Place::steps const& steps() const { return steps_; }
   [[nodiscard]] std::string describe() { return batches_.describe() + update_->describe(); }
 
  private:
-  struct loss_scales {
-    double masked_lm;
-    double next_sentence;
-  };
-
-  /// 1 / counts over all ranks and micro-steps, times the ranks that the reduction divides by.
-  [[nodiscard]] loss_scales sync_scales(std::vector<batch> const& work) {
+  /// Scales are 1 / counts over all ranks and micro-steps, times the ranks that the reduction
+  /// divides by.
+  [[nodiscard]] step_numbers sync_numbers(std::vector<batch> const& work) {
     auto counts = std::array{0.0, 0.0};
     for (auto const& b : work) {
       counts[0] += static_cast<double>(b.prediction_count());
@@ -173,58 +180,79 @@ class trainer {
     auto const share = [&](double count) {
       return count > 0 ? static_cast<double>(ranks_) / count : 0.0;
     };
-    return {.masked_lm = share(counts[0]), .next_sentence = share(counts[1])};
+    return {.masked_lm_scale     = share(counts[0]),
+            .next_sentence_scale = share(counts[1]),
+            .learning_rate       = settings_.rate.at(step_),
+            .step                = static_cast<std::uint32_t>(step_)};
+  }
+
+  /// Pads batches to one shape on all ranks, where the place wants that, and makes room for it.
+  void fit([[maybe_unused]] std::span<batch> work) {
+    if constexpr (Place::steps::pads) {
+      auto extents = std::array{-std::numeric_limits<double>::infinity(), 0.0, 0.0, 0.0};
+      for (auto const& b : work) {
+        auto const shape = b.shape();
+        auto const own   = std::array{-static_cast<double>(shape.tokens),
+                                    static_cast<double>(shape.tokens),
+                                    static_cast<double>(shape.sequences),
+                                    static_cast<double>(shape.predictions)};
+        for (auto i = std::size_t{0}; i < own.size(); ++i) {
+          extents[i] = std::max(extents[i], own[i]);
+        }
+      }
+      totals_.sync_max(extents);
+      auto const count   = [&](double extent) { return static_cast<std::size_t>(extent); };
+      auto const longest = settings_.model.max_position_embeddings;
+      auto const shape   = rounded_up(
+          {count(extents[1]), count(extents[2]), count(extents[3])}, count(-extents[0]), longest);
+      steps_.make_room(shape, model_, compute_);
+      for (auto& b : work) { b = pad(std::move(b), shape, longest); }
+    }
   }
 
   /// Forward and backward of the batch that the model has taken. Gradients of all micro-steps are
   /// added up where they are reduced; each is marked ready, and so may be on its way, when backward
   /// of the last micro-step has completed it.
-  void run_micro_step(dropout_sites const& sites,
-                      loss_scales const& scales,
-                      bool first,
-                      bool last,
-                      step_result& result) {
+  void run_micro_step(dropout_sites const& sites, bool first, bool last, step_times& times) {
     auto watch = stopwatch{};
     model_.start_forward(sites, [&](std::size_t begin, std::size_t end) {
       if (first) { update_->wait(begin, end, compute_); }
     });
-    losses_.add(model_);
-    if (last) { update_->begin(compute_, result.learning_rate); }
-    model_.backward(scales.masked_lm,
-                    scales.next_sentence,
+    if (last) { update_->begin(compute_, steps_.learning_rate()); }
+    model_.backward(steps_.masked_lm_scale(),
+                    steps_.next_sentence_scale(),
                     update_->gradients(),
                     !first,
                     [&](std::size_t parameter) {
                       if (last) { update_->ready(parameter, compute_); }
                     });
-    watch.lap(result.times.compute);
+    watch.lap(times.compute);
     if (!last) { return; }
     update_->finish(compute_);
-    watch.lap(result.times.wait);
+    watch.lap(times.wait);
     update_->apply(compute_);
-    watch.lap(result.times.optimizer);
-  }
-
-  [[nodiscard]] double clipped_fraction(gradlane::step_report const& numbers) const {
-    if (settings_.clip != clip_mode::bucketwise) { return numbers.clipped ? 1.0 : 0.0; }
-    auto const clipped = std::count_if(numbers.buckets.begin(),
-                                       numbers.buckets.end(),
-                                       [](auto const& bucket) { return bucket.clipped; });
-    return static_cast<double>(clipped) / static_cast<double>(numbers.buckets.size());
+    watch.lap(times.optimizer);
   }
 
   void report(step_result& result) {
-    auto const& numbers     = update_->sync_report();
+    auto watch          = stopwatch{};
+    auto const outcome  = outcomes_.sync_take(settings_.patience);
+    auto const& numbers = outcome.numbers;
+    auto const units    = settings_.clip == clip_mode::bucketwise ? update_->bucket_count() : 1;
+    auto const clipped =
+        numbers.clipped_units - std::exchange(clipped_units_, numbers.clipped_units);
     result.gradient_norm    = numbers.norm;
-    result.clipped_fraction = clipped_fraction(numbers);
-    result.skipped          = numbers.skipped;
-    result.losses           = totals_.sync_mean(losses_.sync_take());
-    auto tokens             = std::array{result.tokens};
-    auto largest            = tokens;
+    result.skipped          = numbers.status.skip != 0;
+    result.clipped_fraction = static_cast<double>(clipped) / static_cast<double>(units);
+    watch.lap(result.times.compute);  // where the place works on its own
+    result.losses = totals_.sync_mean(outcome.sums);
+    auto tokens   = std::array{result.tokens};
+    auto largest  = tokens;
     totals_.sync_sum(tokens);
     totals_.sync_max(largest);
     result.tokens            = tokens[0];
     result.largest_over_mean = largest[0] * static_cast<double>(ranks_) / tokens[0];
+    watch.lap(result.times.wait);
   }
 
   [[nodiscard]] typename Place::host_communicator split_ranks() {
@@ -253,7 +281,9 @@ class trainer {
   typename Place::model_device device_;
   model<typename Place::model_device> model_;
   std::unique_ptr<weight_update<Place>> update_;
-  typename Place::kept_losses losses_;
+  typename Place::steps steps_;
+  typename Place::outcomes outcomes_;
+  std::uint64_t clipped_units_{0};  // up to the step that was told last
   std::deque<step_result> under_way_;
 };
 

@@ -4,11 +4,12 @@
 #include "../model.hpp"        // for model
 #include "../model_state.hpp"  // for model_state
 #include "../parameters.hpp"   // for parameter_list
+#include "../step_value.hpp"   // for step_value
 #include "pipelines.hpp"       // for make_pipeline, plan_gradients
 #include "settings.hpp"        // for training_settings
 
 #include <gradlane/clip/policy.hpp>         // for average
-#include <gradlane/clip/report.hpp>         // for step_report
+#include <gradlane/clip/report.hpp>         // for step_record, step_report
 #include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
 
@@ -40,7 +41,7 @@ class weight_update {
   [[nodiscard]] std::span<std::span<float> const> gradients() const { return gradients_; }
 
   /// Opens a step whose gradients are written on `compute`.
-  void begin(stream& compute, double learning_rate) {
+  void begin(stream& compute, step_value<double> learning_rate) {
     learning_rate_ = learning_rate;
     reduction().begin(compute);
   }
@@ -63,7 +64,11 @@ class weight_update {
   /// What is put on `compute` from now on may read parameters [first, last).
   virtual void wait(std::size_t /*first*/, std::size_t /*last*/, stream& /*compute*/) {}
 
-  /// The numbers of the latest step.
+  /// The numbers of the latest step, in the memory of the place, in the order of `compute`.
+  [[nodiscard]] gradlane::step_record const* record() { return reduction().record(); }
+  [[nodiscard]] std::size_t bucket_count() { return reduction().plan().buckets().size(); }
+
+  /// The same in full.
   [[nodiscard]] gradlane::step_report const& sync_report() { return reduction().sync_report(); }
 
   /// Weights and optimizer as a checkpoint holds them. Collective; on rank 0, and good until the
@@ -83,12 +88,12 @@ class weight_update {
   }
 
   [[nodiscard]] virtual pipeline& reduction() = 0;
-  [[nodiscard]] double learning_rate() const { return learning_rate_; }
+  [[nodiscard]] step_value<double> learning_rate() const { return learning_rate_; }
   [[nodiscard]] auto& buckets() { return buckets_; }
 
  private:
   std::chrono::seconds patience_;
-  double learning_rate_ = 0;
+  step_value<double> learning_rate_{0};
   gradlane::gradient_buckets<typename Place::lane> buckets_;
   std::vector<std::span<float>> gradients_;  // by parameter, in the buckets
 };
