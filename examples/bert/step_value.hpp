@@ -18,14 +18,24 @@ class step_value {
     return result;
   }
 
+  /// The same, multiplied by a number that the device finds in its memory: by a loss scale.
+  /// Null: 1.
+  [[nodiscard]] constexpr step_value times(float const* in_device_memory) const {
+    auto result    = *this;
+    result.factor_ = in_device_memory;
+    return result;
+  }
+
   /// To be called by the device.
   [[nodiscard]] GRADLANE_HOST_DEVICE constexpr T read() const {
-    return at_ == nullptr ? value_ : *at_;
+    auto const value = at_ == nullptr ? value_ : *at_;
+    return factor_ == nullptr ? value : value * static_cast<T>(*factor_);
   }
 
  private:
   T value_;
-  T const* at_ = nullptr;
+  T const* at_         = nullptr;
+  float const* factor_ = nullptr;
 };
 
 }  // namespace bert

@@ -12,9 +12,10 @@ namespace {
 
 using namespace bert;
 using gradlane::bf16;
+using gradlane::fp16;
 using test::on_cuda;
 
-TEST_CASE_TEMPLATE("cuda dropout masks are the reference's, bit for bit", T, float, bf16) {
+TEST_CASE_TEMPLATE("cuda dropout masks are the reference's, bit for bit", T, float, bf16, fp16) {
   using on    = on_cuda<T>;
   auto f      = test::operations_fixture<on>{};
   auto w      = test::twin_reals<on>{f.h, 1};
