@@ -6,7 +6,7 @@
 #include "safetensors.hpp"  // for safetensors, write_safetensors
 #include "weights.hpp"      // for load_weights, named_tensors
 
-#include <gradlane/types.hpp>  // for bf16
+#include <gradlane/types.hpp>  // for bf16, fp16
 
 #include <cstddef>      // for size_t
 #include <cstdint>      // for int32_t, uint32_t
@@ -80,16 +80,18 @@ void run_parity(std::filesystem::path const& folder, Device& device, Copy copy) 
     }
     return result;
   };
-  auto const logits      = widen(bert.logits());
-  auto const next_logits = widen(bert.next_logits());
-  auto const losses      = std::vector<float>{static_cast<float>(sums.masked_lm),
-                                              static_cast<float>(sums.next_sentence)};
-  bert.backward(1.0 / static_cast<double>(sums.predictions),
-                1.0 / static_cast<double>(sums.sequences),
+  auto const logits         = widen(bert.logits());
+  auto const next_logits    = widen(bert.next_logits());
+  auto const losses         = std::vector<float>{static_cast<float>(sums.masked_lm),
+                                                 static_cast<float>(sums.next_sentence)};
+  constexpr auto loss_scale = 0x1p10;  // fp16 needs one; for others it changes nothing
+  bert.backward(loss_scale / static_cast<double>(sums.predictions),
+                loss_scale / static_cast<double>(sums.sequences),
                 spans,
                 false,
                 [](std::size_t) {});
   copy(host.data(), gradients.data(), host.size() * sizeof(float));
+  for (auto& g : host) { g /= static_cast<float>(loss_scale); }
 
   auto out = named_tensors(list, host);
   out.push_back(float_tensor("logits", {data.predicted.size(), config.vocab_size}, logits));
@@ -98,25 +100,33 @@ void run_parity(std::filesystem::path const& folder, Device& device, Copy copy) 
   write_safetensors(folder / "result.safetensors", out);
 }
 
-/// The program over any device. run(std::type_identity<Value>, folder) calls run_parity.
-template <class Run>
+template <class Value>
+inline constexpr std::string_view precision_name = "fp32";
+template <>
+inline constexpr std::string_view precision_name<gradlane::bf16> = "bf16";
+template <>
+inline constexpr std::string_view precision_name<gradlane::fp16> = "fp16";
+
+/// The program over a device for each of Values. run(std::type_identity<Value>, folder) calls
+/// run_parity.
+template <class... Values, class Run>
 [[nodiscard]] int parity_main(int argc, char** argv, Run run) {
-  auto const precision = std::string_view{argc == 3 ? argv[2] : "fp32"};
-  if (argc < 2 || argc > 3 || (precision != "fp32" && precision != "bf16")) {
-    std::cerr << "usage: " << argv[0] << " FOLDER [fp32|bf16] (parity.py makes FOLDER, calls us)\n";
-    return 2;
-  }
   try {
-    if (precision == "fp32") {
-      run(std::type_identity<float>{}, argv[1]);
-    } else {
-      run(std::type_identity<gradlane::bf16>{}, argv[1]);
-    }
+    auto const wanted = std::string_view{argc == 3 ? argv[2] : "fp32"};
+    auto const try_it = [&]<class Value>(std::type_identity<Value> as) {
+      if (wanted != precision_name<Value>) { return false; }
+      run(as, argv[1]);
+      return true;
+    };
+    if ((argc == 2 || argc == 3) && (try_it(std::type_identity<Values>{}) || ...)) { return 0; }
   } catch (std::exception const& problem) {
     std::cerr << argv[0] << ": " << problem.what() << '\n';
     return 1;
   }
-  return 0;
+  std::cerr << "usage: " << argv[0] << " FOLDER [PRECISION], of";
+  ((std::cerr << ' ' << precision_name<Values>), ...);
+  std::cerr << " (parity.py makes FOLDER and calls us)\n";
+  return 2;
 }
 
 }  // namespace bert

@@ -2,12 +2,12 @@
 """Compares our BERT with Hugging Face's: logits, losses and every gradient of one batch.
 
     python3 parity.py build/.../bert_parity [--preset mini|base|small|tiny] [--precision fp32|bf16]
-    python3 parity.py build/.../bert_parity_cuda ...
+    python3 parity.py build/.../bert_parity_cuda ... [--precision fp32|bf16|fp16]
 
 Makes random weights and a batch of unequal lengths, saves them as safetensors, runs both without
 dropout, PyTorch in fp32 on the CPU, and prints a table of relative errors (norm of the difference
-over norm). Fails if one exceeds 1e-4; in bf16, if one exceeds 2^-7 plus 1.5 times that of PyTorch's own
-autocast to bf16 against its fp32. A program that another one must start: --launcher 'command'.
+over norm). Fails if one exceeds 1e-4; in bf16 (fp16), if one exceeds 2^-7 (2^-10) plus 1.5 times that of
+PyTorch's own autocast to this type against its fp32. A program that another one must start: --launcher 'command'.
 Needs torch, transformers and safetensors; says so and exits with 77 otherwise.
 """
 
@@ -27,6 +27,8 @@ except ImportError as missing:
     sys.exit(77)
 
 FP32_BOUND = 1e-4
+LOSS_SCALE = 2.0**10  # fp16 needs one; for others it changes nothing
+AUTOCAST = {"bf16": (torch.bfloat16, 2**-7), "fp16": (torch.float16, 2**-10)}
 LENGTHS = [37, 128, 1, 64, 90, 15]
 PRESETS = {
     "tiny": dict(vocab_size=131, hidden_size=48, num_hidden_layers=2, num_attention_heads=3,
@@ -64,18 +66,18 @@ def make_batch(config, generator):
 
 def peer(model, ids, segments, inside, masked, labels, next_labels, precision="fp32"):
     model.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+    with torch.autocast("cpu", AUTOCAST.get(precision, (None,))[0], enabled=precision in AUTOCAST):
         out = model(input_ids=ids, token_type_ids=segments, attention_mask=inside.long())
     logits = out.prediction_logits[masked].float()
     next_logits = out.seq_relationship_logits.float()
     cross_entropy = torch.nn.functional.cross_entropy
     masked_lm = cross_entropy(logits, labels[masked], reduction="sum")
     next_sentence = cross_entropy(next_logits, next_labels, reduction="sum")
-    (masked_lm / len(logits) + next_sentence / len(next_labels)).backward()
+    (LOSS_SCALE * (masked_lm / len(logits) + next_sentence / len(next_labels))).backward()
     result = {"logits": logits, "next_logits": next_logits,
               "losses": torch.stack([masked_lm, next_sentence])}
     for name, parameter in model.named_parameters():
-        result[name] = parameter.grad.float()
+        result[name] = parameter.grad.float() / LOSS_SCALE
     return {name: value.detach() for name, value in result.items()}
 
 
@@ -94,13 +96,13 @@ def errors_of(results, exact):
     return errors
 
 
-def compare(ours, theirs, autocast):
+def compare(ours, theirs, autocast, precision):
     errors = errors_of(ours, theirs)
     yardstick = errors_of(autocast, theirs) if autocast else None
     failed = 0
     print(f"{'':60} {'norm':>10} {'error':>9}{' autocast' if autocast else ''}")
     for name, (error, norm) in errors.items():
-        bound = 1.5 * yardstick[name][0] + 2**-7 if autocast else FP32_BOUND
+        bound = 1.5 * yardstick[name][0] + AUTOCAST[precision][1] if autocast else FP32_BOUND
         failed += not error <= bound  # NaN fails
         print(f"{name:60} {norm:10.3g} {error:9.1e}"
               + (f" {yardstick[name][0]:8.1e}" if autocast else "")
@@ -123,7 +125,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--preset", choices=PRESETS, default="mini")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--precision", choices=["fp32", *AUTOCAST], default="fp32")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the files")
     parser.add_argument("--launcher", type=shlex.split, default=[])
@@ -149,7 +151,7 @@ def main():
         save_file(packed, folder / "batch.safetensors")
         subprocess.run([*args.launcher, args.program, folder, args.precision], check=True)
         ours = load_file(folder / "result.safetensors")
-    sys.exit(0 if compare(ours, theirs, autocast) else 1)
+    sys.exit(0 if compare(ours, theirs, autocast, args.precision) else 1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include <gradlane/concepts.hpp>            // for device, no_deadline
 #include <gradlane/detail/collective.hpp>   // for reduces, sum_of
 #include <gradlane/detail/host_device.hpp>  // for GRADLANE_HOST_DEVICE
+#include <gradlane/detail/mixed.hpp>        // for mixed
 #include <gradlane/error.hpp>               // for contract_error, communication_error
 #include <gradlane/types.hpp>               // for bf16, element, fp16, reduction
 
@@ -76,10 +77,8 @@ inline constexpr double unit_roundoff = std::is_same_v<T, double>  ? 0x1p-53
 
 /// Between -1 and 1, a pure function of its arguments.
 [[nodiscard]] inline double fraction(int rank, std::size_t i) {
-  auto x = (static_cast<std::uint64_t>(rank) << 32U) + i + 0x9E3779B97F4A7C15U;
-  x      = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-  x      = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-  return static_cast<double>(static_cast<std::int64_t>(x ^ (x >> 31U))) * 0x1p-63;
+  auto const bits = gradlane::detail::mixed((static_cast<std::uint64_t>(rank) << 32U) + i);
+  return static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-63;
 }
 
 template <class T, class F>

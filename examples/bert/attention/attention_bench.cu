@@ -19,21 +19,23 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>  // for max
-#include <cstddef>    // for size_t
-#include <cstdint>    // for int32_t, uint32_t
-#include <cstdlib>    // for EXIT_FAILURE
-#include <cstring>    // for strcmp
-#include <exception>  // for exception
-#include <fstream>    // for ifstream
-#include <iostream>   // for cerr
-#include <memory>     // for make_shared, shared_ptr
-#include <span>       // for span
-#include <sstream>    // for istringstream
-#include <stdexcept>  // for runtime_error
-#include <string>     // for string, stoul, getline
-#include <utility>    // for exchange
-#include <vector>     // for vector
+#include <algorithm>     // for max
+#include <charconv>      // for from_chars
+#include <cstddef>       // for size_t
+#include <cstdint>       // for int32_t, uint32_t
+#include <cstdlib>       // for EXIT_FAILURE
+#include <cstring>       // for strcmp
+#include <exception>     // for exception
+#include <fstream>       // for ifstream
+#include <iostream>      // for cerr
+#include <memory>        // for make_shared, shared_ptr
+#include <span>          // for span
+#include <sstream>       // for istringstream
+#include <stdexcept>     // for runtime_error
+#include <string>        // for string, getline
+#include <system_error>  // for errc
+#include <utility>       // for exchange
+#include <vector>        // for vector
 
 namespace {
 
@@ -98,7 +100,8 @@ length_list equal_lengths(std::size_t tokens, std::size_t length) {
 
 /// Quantiles of the distribution in a file of lines "length,count", for about `tokens` rows.
 length_list mixed_lengths(std::size_t tokens, std::string const& file) {
-  auto input  = std::ifstream{file};
+  auto input = std::ifstream{file};
+  if (!input) { throw std::runtime_error{file + ": cannot be read"}; }
   auto counts = std::vector<double>{};  // by length
   auto all    = 0.0;
   auto rows   = 0.0;
@@ -288,6 +291,16 @@ void register_all(std::string const& type,
   });
 }
 
+std::size_t positive(std::string const& name, std::string const& text) {
+  auto number    = std::size_t{0};
+  auto const end = text.data() + text.size();
+  auto const got = std::from_chars(text.data(), end, number);
+  if (got.ec != std::errc{} || got.ptr != end || number == 0) {
+    throw std::runtime_error{name + " needs a positive number, not '" + text + "'"};
+  }
+  return number;
+}
+
 /// Takes our own options out of the command line.
 settings parse(int& count, char** values) {
   auto result = settings{};
@@ -304,8 +317,8 @@ settings parse(int& count, char** values) {
       continue;
     }
     if (next == nullptr) { throw std::runtime_error{name + " needs a value"}; }
-    if (name == "--tokens") { result.tokens = std::stoul(next); }
-    if (name == "--heads") { result.heads = std::stoul(next); }
+    if (name == "--tokens") { result.tokens = positive(name, next); }
+    if (name == "--heads") { result.heads = positive(name, next); }
     if (name == "--lengths") { result.lengths = next; }
     ++i;
   }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// bert_parity_cuda FOLDER [fp32|bf16]: the GPU's side of parity.py.
+// bert_parity_cuda FOLDER [fp32|bf16|fp16]: the GPU's side of parity.py.
 #include "../parity.hpp"  // for parity_main, run_parity
 #include "device.hpp"     // for device
 
 #include <gradlane/cuda/error.hpp>   // for check
 #include <gradlane/cuda/stream.hpp>  // for stream
-#include <gradlane/types.hpp>        // for stream_priority
+#include <gradlane/types.hpp>        // for bf16, fp16, stream_priority
 
 #include <cuda_runtime_api.h>
 
@@ -14,7 +14,7 @@
 #include <type_traits>  // for type_identity
 
 int main(int argc, char** argv) {
-  return bert::parity_main(
+  return bert::parity_main<float, gradlane::bf16, gradlane::fp16>(
       argc, argv, []<class Value>(std::type_identity<Value>, std::filesystem::path const& folder) {
         auto const stream = gradlane::cuda::stream{0, gradlane::stream_priority::normal};
         auto device       = bert::cuda::device<Value>{stream};
