@@ -14,7 +14,7 @@
 #include <gradlane/mpi/environment.hpp>    // for environment
 #include <gradlane/nccl/communicator.hpp>  // for communicator
 #include <gradlane/nccl/from_mpi.hpp>      // for from_mpi
-#include <gradlane/types.hpp>              // for bf16
+#include <gradlane/types.hpp>              // for bf16, fp16
 
 #include <cuda_runtime_api.h>
 #include <mpi.h>
@@ -65,10 +65,16 @@ int train(int argc, char** argv, gradlane::mpi::environment const& environment) 
   auto const job = bert::prepare(self, argc, argv, exit_code);
   if (!job) { return exit_code; }
   auto on = ranks{environment};
-  if (job->wanted.compute == bert::precision::bf16) {
-    run<gradlane::bf16>(*job, on);
-  } else {
-    run<float>(*job, on);
+  switch (job->wanted.compute) {
+    case bert::precision::fp32:
+      run<float>(*job, on);
+      break;
+    case bert::precision::bf16:
+      run<gradlane::bf16>(*job, on);
+      break;
+    case bert::precision::fp16:
+      run<gradlane::fp16>(*job, on);
+      break;
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include <gradlane/cuda/device.cuh>
 #include <gradlane/cuda/error.hpp>
+#include <gradlane/error.hpp>
 #include <gradlane/host/device.hpp>
 #include <gradlane/mpi/communicator.hpp>
 #include <gradlane/nccl/communicator.hpp>
@@ -18,6 +19,8 @@
 #include <nccl/support.cuh>  // for own_device
 
 #include <bert/checkpoint.hpp>
+#include <bert/errors.hpp>
+#include <bert/loss_scale.hpp>
 #include <bert/train/cpu_place.hpp>
 #include <bert/train/trainer.hpp>
 #include <omp.h>
@@ -34,6 +37,7 @@ namespace {
 
 using namespace bert;
 using gradlane::bf16;
+using gradlane::fp16;
 using host_ranks = gradlane::mpi::communicator;
 
 /// One layer, whose one head has the 64 columns that attention wants.
@@ -52,6 +56,12 @@ using host_ranks = gradlane::mpi::communicator;
   result.clip_norm                     = 0.5;
   result.bucket_bytes                  = std::size_t{32} << 10U;
   result.rate                          = {.peak = 2e-3, .warm_up = 3, .steps = 100};
+  return result;
+}
+
+[[nodiscard]] training_settings with_loss_scale(loss_scale_settings const& scale) {
+  auto result       = settings();
+  result.loss_scale = scale;
   return result;
 }
 
@@ -146,6 +156,10 @@ TEST_CASE("cuda trainer gives one CPU's losses and norms over ten steps, dropout
     }
     check_close(found.losses, expected.losses, 2e-2);
   }
+  SUBCASE("to 2e-2 in fp16, norms too") {
+    auto const wanted = with_loss_scale({.initial = 0x1p10F});
+    check_close(train(gpus<fp16>(), wanted, 10).losses, expected.losses, 2e-2);
+  }
 }
 
 TEST_CASE("cuda trainer gives the same bits from graphs, in micro-steps and by whole batches") {
@@ -215,23 +229,72 @@ TEST_CASE("cuda trainer and the CPU's take over each other's checkpoints, bit fo
   CHECK(std::abs(a / b - 1) < 2e-2);
 }
 
+/// A trainer's state, which rank 0 has, on all ranks: it travels through a file in the program.
+struct state_everywhere {
+  model_state state;
+  std::vector<std::vector<float>> held;
+
+  template <class Trainer>
+  explicit state_everywhere(Trainer& of) : state{of.sync_state()} {
+    for (auto* part : {&state.parameters, &state.first, &state.second}) {
+      auto& copy = held.emplace_back(part->begin(), part->end());
+      copy.resize(of.list().total());
+      MPI_Bcast(copy.data(), static_cast<int>(copy.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
+      *part = copy;
+    }
+  }
+};
+
+// 2^21 is too much for the gradients of losses; it grows again every two good steps.
+TEST_CASE("cuda trainer in fp16 finds its loss scale, and goes on with it from a checkpoint") {
+  auto const wanted = with_loss_scale({.initial = 0x1p21F, .growth_interval = 2});
+  auto const data   = test::rule_samples{57};
+  auto const steps  = [](auto& trains, int count) {
+    auto told = std::vector<double>{};
+    for (auto i = 0; i < count; ++i) {
+      auto const result = trains.step();
+      told.push_back(result.losses.masked_lm);
+      told.push_back(result.skipped ? 1 : 0);
+      told.push_back(static_cast<double>(trains.loss_scale()->scale));
+    }
+    return told;
+  };
+  auto whole       = trainer<gpu_place<fp16>>{wanted, gpus<fp16>(true), data};
+  auto const first = steps(whole, 5);
+  auto const kept  = state_everywhere{whole};
+  auto resumed     = trainer<gpu_place<fp16>>{wanted, gpus<fp16>(), data};
+  resumed.resume(whole.next_step(), whole.place(), kept.state, whole.loss_scale());
+  auto const rest = steps(whole, 5);
+  CHECK(steps(resumed, 5) == rest);
+  CHECK(first[1] == 1);
+  CHECK(first[2] == 0x1p20);
+  auto good = 0;
+  for (auto i = std::size_t{1}; i < rest.size(); i += 3) { good += rest[i] == 0 ? 1 : 0; }
+  CHECK(good > 0);
+  CHECK(good < 5);  // it has grown too far once more
+}
+
+TEST_CASE("cuda trainer in fp16 stops with a typed error where no loss scale will do") {
+  auto const wanted = with_loss_scale({.initial = 0x1p30F, .floor = 0x1p29F});
+  auto const data   = test::rule_samples{57};
+  auto trains       = trainer<gpu_place<fp16>>{wanted, gpus<fp16>(), data};
+  CHECK(trains.step().skipped);
+  CHECK_THROWS_WITH_AS(
+      trains.step(), doctest::Contains("training has diverged: at step 2 "), diverged_error);
+  auto cpu        = alone{};
+  auto const make = [&] { return trainer<one_cpu>{wanted, cpu.place(), data}; };
+  CHECK_THROWS_AS(make(), gradlane::contract_error);
+}
+
 TEST_CASE("cuda trainer goes on from a checkpoint as if it had never stopped, bit for bit") {
   auto const whole  = train(gpus<bf16>(true), settings(), 7);
   auto const wanted = settings();
   auto const data   = test::rule_samples{57};
   auto first        = trainer<gpu_place<bf16>>{wanted, gpus<bf16>(), data};
   for (auto i = 0; i < 4; ++i) { first.step(); }
-  // Every rank restores rank 0's state, which travels through a file in the program.
-  auto state = first.sync_state();
-  auto held  = std::vector<std::vector<float>>{};
-  for (auto* part : {&state.parameters, &state.first, &state.second}) {
-    auto& copy = held.emplace_back(part->begin(), part->end());
-    copy.resize(first.list().total());
-    MPI_Bcast(copy.data(), static_cast<int>(copy.size()), MPI_FLOAT, 0, MPI_COMM_WORLD);
-    *part = copy;
-  }
-  auto second = trainer<gpu_place<bf16>>{wanted, gpus<bf16>(), data};
-  second.resume(first.next_step(), first.place(), state);
+  auto const kept = state_everywhere{first};
+  auto second     = trainer<gpu_place<bf16>>{wanted, gpus<bf16>(), data};
+  second.resume(first.next_step(), first.place(), kept.state);
   auto resumed = std::vector<double>{};
   for (auto i = 0; i < 3; ++i) {
     auto const told = second.step();

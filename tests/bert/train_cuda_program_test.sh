@@ -55,9 +55,13 @@ grep -q "^goes on from run/checkpoints/step-00000004" out || fail "the CPU did n
 train "${gpu}" --steps 8 --resume --precision fp32 || fail "the second run on GPUs"
 grep -q "^goes on from run/checkpoints/step-00000006" out || fail "the GPUs did not go on"
 [[ "$(grep -c '"kind":"step"' run/log.jsonl)" == 8 ]] || fail "the log has not 8 steps"
+train "${gpu}" --steps 10 --resume --precision fp16 --graphs || fail "the run in fp16"
+grep -q "fp16; 10 steps of 8 sequences" out || fail "is not in fp16"
+grep -q '"good_steps"' run/checkpoints/step-00000010/trainer.json || fail "no loss scale is kept"
 
 echo "== wrong input"
 if PTXSIM_DEVICES=1 train "${gpu}" --steps 2; then fail "two ranks shared a GPU"; fi
 grep -q "bert_train_cuda: .*2 ranks and only 1 GPU: start one rank a GPU" out || fail "does not say why"
 if train "${on_cpus}" --graphs; then fail "the CPU's program took --graphs"; fi
+if train "${on_cpus}" --precision fp16; then fail "the CPU's program took fp16"; fi
 echo "passed"

@@ -63,11 +63,17 @@ void add_model(CLI::App& app, program const& which, command_line& out) {
   app.add_option("--model", out.model, "mini, base, large, or a config.json")
       ->capture_default_str()
       ->group("Model");
-  app.add_option("--precision", out.compute, "fp32, or bf16 with fp32 weights and sums")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, precision>{{"fp32", precision::fp32}, {"bf16", precision::bf16}}))
+  auto choices =
+      std::map<std::string, precision>{{"fp32", precision::fp32}, {"bf16", precision::bf16}};
+  if (which.on_gpus) { choices.emplace("fp16", precision::fp16); }
+  auto const* const about =
+      which.on_gpus ? "fp32, or bf16, or fp16 with a loss scale; weights and sums in fp32"
+                    : "fp32, or bf16 with fp32 weights and sums";
+  app.add_option("--precision", out.compute, about)
+      ->transform(CLI::CheckedTransformer(choices))
       ->default_str(std::string{name_of(out.compute)})
-      ->option_text("fp32|bf16=" + std::string{name_of(out.compute)})
+      ->option_text((which.on_gpus ? "fp32|bf16|fp16=" : "fp32|bf16=") +
+                    std::string{name_of(out.compute)})
       ->group("Model");
   if (which.on_gpus) {
     app.add_flag("--graphs", out.graphs, "Replays steps from CUDA graphs, one for each shape")
@@ -202,6 +208,7 @@ command_line parse_command_line(
   try {
     app.parse(argc, argv);
     apply(raw, result);
+    if (result.compute == precision::fp16) { result.training.loss_scale.emplace(); }
   } catch (CLI::ParseError const& problem) {
     auto silent = std::ostringstream{};
     exit_code   = app.exit(problem, speaks ? std::cout : silent, speaks ? std::cerr : silent);

@@ -13,10 +13,10 @@
 
 namespace bert {
 
-enum class precision { fp32, bf16 };
+enum class precision { fp32, bf16, fp16 };
 
 [[nodiscard]] constexpr std::string_view name_of(precision of) {
-  return of == precision::bf16 ? "bf16" : "fp32";
+  return of == precision::fp32 ? "fp32" : of == precision::bf16 ? "bf16" : "fp16";
 }
 
 /// A training program, as a person calls it.

@@ -4,6 +4,7 @@
 #include "../batch.hpp"         // for batch_shape
 #include "../cpu/device.hpp"    // for device
 #include "../dropout.hpp"       // for dropout_sites
+#include "../loss_scale.hpp"    // for loss_scale_state
 #include "../model.hpp"         // for model
 #include "../model_state.hpp"   // for model_state
 #include "../optimizer.hpp"     // for optimizer, optimizer_settings
@@ -14,6 +15,7 @@
 #include "step_outcome.hpp"     // for step_outcome
 
 #include <gradlane/clip/report.hpp>  // for step_record, step_status
+#include <gradlane/error.hpp>        // for expects
 #include <gradlane/host/device.hpp>  // for device
 #include <gradlane/host/stream.hpp>  // for stream
 
@@ -61,6 +63,11 @@ class cpu_steps {
   [[nodiscard]] step_value<double> masked_lm_scale() const { return now_.masked_lm_scale; }
   [[nodiscard]] step_value<double> next_sentence_scale() const { return now_.next_sentence_scale; }
   [[nodiscard]] step_value<double> learning_rate() const { return now_.learning_rate; }
+
+  /// There is none.
+  [[nodiscard]] static float const* loss_scale() { return nullptr; }
+  static void follow(gradlane::step_status const* /*status*/) {}
+  static void sync_restore(loss_scale_state const& /*scale*/) {}
 
   template <class Work>
   static void run(batch_shape const& /*shape*/,
@@ -118,7 +125,12 @@ struct cpu_place {
   }
 
   [[nodiscard]] static outcomes make_outcomes(training_settings const& /*settings*/) { return {}; }
-  [[nodiscard]] static steps make_steps(training_settings const& /*settings*/) { return {}; }
+  /// @throws gradlane::contract_error for a loss scale: nothing is in fp16 here.
+  [[nodiscard]] static steps make_steps(training_settings const& settings,
+                                        stream const& /*compute*/) {
+    gradlane::expects(!settings.loss_scale, "cpu_place: no loss scale on the CPU");
+    return {};
+  }
 
   /// Memory of this place that holds `values`.
   [[nodiscard]] static floats make_floats(std::vector<float> values, stream& /*compute*/) {

@@ -31,7 +31,7 @@ namespace bert {
 /// Training on GPUs, one a rank, which must be the current device. Nothing of a step waits for the
 /// GPU: what a step did is told while the next one runs.
 ///
-/// @tparam Value     of activations and products: float, or bf16 with fp32 weights.
+/// @tparam Value     of activations and products: float, or bf16 or fp16 with fp32 weights.
 /// @tparam Comm      of gradients, between GPUs.
 /// @tparam HostComm  of the same ranks, between hosts: counts, losses and samples go over it.
 template <class Value, class Comm, class HostComm>
@@ -67,8 +67,8 @@ struct cuda_place {
   [[nodiscard]] outcomes make_outcomes(training_settings const& settings) const {
     return {gradients, ranks, settings.micro_steps, results_behind + 1};
   }
-  [[nodiscard]] steps make_steps(training_settings const& settings) const {
-    return {gradients, graphs, settings.patience};
+  [[nodiscard]] steps make_steps(training_settings const& settings, stream const& compute) const {
+    return {gradients, graphs, settings, compute};
   }
 
   [[nodiscard]] floats make_floats(std::vector<float> const& values, stream& compute) const {

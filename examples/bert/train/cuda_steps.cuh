@@ -2,12 +2,16 @@
 #pragma once
 
 #include "../batch.hpp"             // for batch_shape
+#include "../cuda/loss_scaler.hpp"  // for loss_scaler
 #include "../cuda/step_graphs.hpp"  // for step_graphs
 #include "../cuda/step_memory.hpp"  // for step_memory
 #include "../dropout.hpp"           // for dropout_sites
+#include "../loss_scale.hpp"        // for loss_scale_state
 #include "../step_numbers.hpp"      // for step_numbers
 #include "../step_value.hpp"        // for step_value
+#include "settings.hpp"             // for training_settings
 
+#include <gradlane/clip/report.hpp>  // for step_status
 #include <gradlane/cuda/device.cuh>  // for device
 #include <gradlane/cuda/error.hpp>   // for check
 #include <gradlane/cuda/stream.hpp>  // for stream
@@ -17,6 +21,7 @@
 #include <algorithm>  // for max
 #include <chrono>     // for seconds
 #include <cstddef>    // for size_t
+#include <optional>   // for optional
 #include <string>     // for string, to_string
 #include <tuple>      // for tuple
 #include <utility>    // for forward
@@ -29,8 +34,13 @@ class cuda_steps {
   /// Batches are padded to few shapes, the same on all ranks.
   static constexpr auto pads = true;
 
-  cuda_steps(gradlane::cuda::device& device, bool graphs, std::chrono::seconds patience)
-      : device_{device}, uses_graphs_{graphs}, patience_{patience} {}
+  cuda_steps(gradlane::cuda::device& device,
+             bool graphs,
+             training_settings const& settings,
+             gradlane::cuda::stream const& compute)
+      : device_{device}, uses_graphs_{graphs}, patience_{settings.patience} {
+    if (settings.loss_scale) { scaler_.emplace(*settings.loss_scale, compute); }
+  }
 
   /// Before the micro-steps of a step.
   void begin(step_numbers const& now, gradlane::cuda::stream& compute) {
@@ -39,11 +49,23 @@ class cuda_steps {
   [[nodiscard]] dropout_sites sites(dropout_sites const& of_step) const {
     return of_step.with_step_at(memory_.step());
   }
-  [[nodiscard]] step_value<double> masked_lm_scale() const { return memory_.masked_lm_scale(); }
+  [[nodiscard]] step_value<double> masked_lm_scale() const {
+    return memory_.masked_lm_scale().times(loss_scale());
+  }
   [[nodiscard]] step_value<double> next_sentence_scale() const {
-    return memory_.next_sentence_scale();
+    return memory_.next_sentence_scale().times(loss_scale());
   }
   [[nodiscard]] step_value<double> learning_rate() const { return memory_.learning_rate(); }
+
+  /// In the GPU's memory; null where there is none.
+  [[nodiscard]] float const* loss_scale() const { return scaler_ ? scaler_->scale() : nullptr; }
+  /// Enqueues what the loss scale makes of a step.
+  void follow(gradlane::step_status const* status) {
+    if (scaler_) { scaler_->update(status); }
+  }
+  void sync_restore(loss_scale_state const& scale) {
+    if (scaler_) { scaler_->sync_restore(scale); }
+  }
 
   /// Makes room for batches of that shape, and an eighth more the first time, so that it rarely has
   /// to grow: then all waits, and graphs are captured anew. To be called on all ranks alike.
@@ -101,6 +123,7 @@ class cuda_steps {
   bool uses_graphs_;
   std::chrono::seconds patience_;
   cuda::step_memory memory_;
+  std::optional<cuda::loss_scaler> scaler_;
   cuda::step_graphs<key> graphs_;
   batch_shape room_;
   std::size_t bytes_ = 0;

@@ -83,7 +83,8 @@ class training_run {
             .window     = wanted_.training.window,
             .data       = text_.training->fingerprint(),
             .model      = wanted_.training.model,
-            .update     = wanted_.training.update};
+            .update     = wanted_.training.update,
+            .scale      = trainer_.loss_scale()};
   }
 
   void resume() {
@@ -93,7 +94,7 @@ class training_run {
                         (wanted_.output / "checkpoints").string()};
     }
     auto const found = load_checkpoint(*newest, state(), trainer_.list());
-    trainer_.resume(found.state.step, found.state.place, found.model());
+    trainer_.resume(found.state.step, found.state.place, found.model(), found.state.scale);
     if (speaks_) { std::cout << "goes on from " << newest->string() << '\n'; }
   }
 
@@ -119,7 +120,8 @@ class training_run {
 
   void count(step_result const& result) {
     skips_in_a_row_ = result.skipped ? skips_in_a_row_ + 1 : 0;
-    if (skips_in_a_row_ == 10) {
+    // a loss scale that begins too high takes more, and has a floor of its own
+    if (skips_in_a_row_ == 10 && !trainer_.loss_scale()) {
       throw diverged_error{
           "training has diverged: gradients of 10 steps in a row were not "
           "finite; lower --learning-rate, or go on from an older checkpoint"};

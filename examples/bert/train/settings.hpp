@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../config.hpp"     // for model_config
-#include "../optimizer.hpp"  // for optimizer_settings
-#include "../schedule.hpp"   // for schedule
+#include "../config.hpp"      // for model_config
+#include "../loss_scale.hpp"  // for loss_scale_settings
+#include "../optimizer.hpp"   // for optimizer_settings
+#include "../schedule.hpp"    // for schedule
 
 #include <gradlane/balance/deal.hpp>  // for dealing
 
-#include <chrono>   // for seconds
-#include <cstddef>  // for size_t
-#include <cstdint>  // for uint32_t
+#include <chrono>    // for seconds
+#include <cstddef>   // for size_t
+#include <cstdint>   // for uint32_t
+#include <optional>  // for optional
 
 namespace bert {
 
@@ -24,6 +26,7 @@ struct training_settings {
   std::size_t window = 8;  // steps whose samples are dealt at once
   std::uint32_t seed = 1;
   optimizer_settings update;
+  std::optional<loss_scale_settings> loss_scale;  // where values are in fp16
   schedule rate;
   clip_mode clip           = clip_mode::bucketwise;
   double clip_norm         = 1.0;

@@ -5,6 +5,7 @@
 #include "../data/place.hpp"          // for data_place
 #include "../data/sample_source.hpp"  // for make_batch, sample_source
 #include "../dropout.hpp"             // for dropout_sites
+#include "../loss_scale.hpp"          // for after_step, expect_not_diverged, loss_scale_state
 #include "../model.hpp"               // for losses, model
 #include "../model_state.hpp"         // for model_state
 #include "../pad.hpp"                 // for pad, rounded_up
@@ -26,6 +27,7 @@
 #include <deque>      // for deque
 #include <limits>     // for numeric_limits
 #include <memory>     // for unique_ptr
+#include <optional>   // for optional
 #include <span>       // for span
 #include <string>     // for string
 #include <utility>    // for exchange, move
@@ -70,10 +72,12 @@ class trainer {
         weights_{place_.make_floats(initial_weights(), compute_)},
         device_{place_.make_device(compute_)},
         model_{settings.model, device_, weights()},
-        update_{make_weight_update(place_, list_, settings_, weights(), model_, compute_)},
-        steps_{place_.make_steps(settings)},
+        steps_{place_.make_steps(settings, compute_)},
+        update_{make_weight_update(
+            place_, list_, settings_, weights(), model_, steps_.loss_scale(), compute_)},
         outcomes_{place_.make_outcomes(settings)} {
     settings.rate.check();
+    if (settings.loss_scale) { loss_scale_ = loss_scale_state{settings.loss_scale->initial, 0}; }
     expect_dealable(settings.batch_size, ranks_, settings.micro_steps);
   }
 
@@ -155,12 +159,22 @@ class trainer {
   [[nodiscard]] model_state sync_state() { return update_->sync_state(compute_); }
 
   /// Goes on where another run stood.
-  void resume(std::uint64_t step, data_place const& at, model_state const& state) {
+  /// @param scale  of a run in fp16; else, and where there is none, training begins with its own.
+  void resume(std::uint64_t step,
+              data_place const& at,
+              model_state const& state,
+              std::optional<loss_scale_state> const& scale = {}) {
     batches_.restore(at);
     update_->restore(state, compute_);
+    if (loss_scale_ && scale) {
+      steps_.sync_restore(*scale);
+      loss_scale_ = scale;
+    }
     step_ = step;
   }
 
+  /// In fp16: as of the steps that were told.
+  [[nodiscard]] std::optional<loss_scale_state> const& loss_scale() const { return loss_scale_; }
   [[nodiscard]] std::uint64_t next_step() const { return step_; }
   [[nodiscard]] parameter_list const& list() const { return list_; }
   [[nodiscard]] data_place place() const { return batches_.place(); }
@@ -231,6 +245,7 @@ class trainer {
     update_->finish(compute_);
     watch.lap(times.wait);
     update_->apply(compute_);
+    steps_.follow(&update_->record()->status);
     watch.lap(times.optimizer);
   }
 
@@ -241,8 +256,9 @@ class trainer {
     auto const units    = settings_.clip == clip_mode::bucketwise ? update_->bucket_count() : 1;
     auto const clipped =
         numbers.clipped_units - std::exchange(clipped_units_, numbers.clipped_units);
-    result.gradient_norm    = numbers.norm;
-    result.skipped          = numbers.status.skip != 0;
+    result.gradient_norm = numbers.norm;
+    result.skipped       = numbers.status.skip != 0;
+    follow_loss_scale(result);
     result.clipped_fraction = static_cast<double>(clipped) / static_cast<double>(units);
     watch.lap(result.times.compute);  // where the place works on its own
     result.losses = totals_.sync_mean(outcome.sums);
@@ -253,6 +269,14 @@ class trainer {
     result.tokens            = tokens[0];
     result.largest_over_mean = largest[0] * static_cast<double>(ranks_) / tokens[0];
     watch.lap(result.times.wait);
+  }
+
+  /// The host's own account of the scale, which follows from the skips of steps: all ranks stop
+  /// after the same step.
+  void follow_loss_scale(step_result const& result) {
+    if (!loss_scale_) { return; }
+    loss_scale_ = after_step(*settings_.loss_scale, *loss_scale_, result.skipped);
+    expect_not_diverged(*settings_.loss_scale, *loss_scale_, result.step + 1);
   }
 
   [[nodiscard]] typename Place::host_communicator split_ranks() {
@@ -280,10 +304,11 @@ class trainer {
   typename Place::floats weights_;  // flat, as list_ lays it out
   typename Place::model_device device_;
   model<typename Place::model_device> model_;
-  std::unique_ptr<weight_update<Place>> update_;
   typename Place::steps steps_;
+  std::unique_ptr<weight_update<Place>> update_;
   typename Place::outcomes outcomes_;
   std::uint64_t clipped_units_{0};  // up to the step that was told last
+  std::optional<loss_scale_state> loss_scale_;
   std::deque<step_result> under_way_;
 };
 

@@ -111,14 +111,18 @@ class whole_update final : public weight_update<Place> {
                training_settings const& settings,
                std::span<float> weights,
                user& reader,
+               float const* loss_scale,
                stream& compute)
       : base{place, list, settings},
         place_{place},
         weights_{weights},
         reader_{reader},
         optimizer_{place.make_optimizer(list, settings.update, base::gradients(), compute)},
-        reduction_{
-            make_pipeline(base::buckets(), place.ranks, settings, gradlane::average::ranks{})} {}
+        reduction_{make_pipeline(base::buckets(),
+                                 place.ranks,
+                                 settings,
+                                 gradlane::average::ranks{},
+                                 {.loss_scale = loss_scale})} {}
 
   void apply(stream& /*compute*/) override {
     place_.step(optimizer_,
@@ -154,7 +158,8 @@ class whole_update final : public weight_update<Place> {
 };
 
 /// The way that settings ask for. Collective. Place, weights, model and stream must outlive it.
-/// @param weights  flat, in the place's memory.
+/// @param weights     flat, in the place's memory.
+/// @param loss_scale  that gradients hold, in the place's memory; null: 1.
 template <class Place>
 [[nodiscard]] std::unique_ptr<weight_update<Place>> make_weight_update(
     Place& place,
@@ -162,8 +167,10 @@ template <class Place>
     training_settings const& settings,
     std::span<float> weights,
     model<typename Place::model_device>& reader,
+    float const* loss_scale,
     typename Place::stream& compute) {
-  return std::make_unique<whole_update<Place>>(place, list, settings, weights, reader, compute);
+  return std::make_unique<whole_update<Place>>(
+      place, list, settings, weights, reader, loss_scale, compute);
 }
 
 }  // namespace bert
