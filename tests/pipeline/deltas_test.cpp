@@ -7,7 +7,6 @@
 #include <support/deltas.hpp>
 #include <support/model.hpp>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>

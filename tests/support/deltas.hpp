@@ -149,7 +149,7 @@ struct count_step {
   GRADLANE_HOST_DEVICE void operator()() const { ++*step; }
 };
 
-/// Calls f with a value of the type of each of two dtypes, fp32 or bf16.
+/// Calls f with a value of the type of a dtype: fp32 or bf16.
 template <class F>
 void with_type(dtype type, F f) {
   type == dtype::bf16 ? f(bf16{}) : f(float{});
