@@ -264,7 +264,7 @@ TEST_CASE("reduce::sharded sums by weight where it is told to") {
 
 TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their parts") {
   constexpr auto batches = std::array{5, 4, 3};
-  for (auto const by_ranks : {false, true}) {
+  auto const check_join  = [&](shard_by by, bool by_ranks) {
     auto wrong = std::atomic<int>{0};
     local::run(3, [&](communicator& comm, host::device& device) {
       auto const rank = static_cast<std::size_t>(comm.rank());
@@ -272,7 +272,7 @@ TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their p
       auto pipeline = clip_allreduce{buckets,
                                      comm,
                                      clip::none{},
-                                     reduce::sharded{average::weighted{.by_ranks = by_ranks}},
+                                     reduce::sharded{average::weighted{.by_ranks = by_ranks}, by},
                                      non_finite::skip{}};
       auto compute  = device.make_stream();
       auto steps    = 0;
@@ -280,9 +280,9 @@ TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their p
         auto weights = std::vector<double>{};
         for (auto const n : batches) { weights.push_back(n > steps ? n : 0.0); }
         auto expected = test::reference_weighted(test::all_gradients(3, 0, sizes), weights);
-        auto const by = by_ranks ? (weights[0] + weights[1] + weights[2]) / 3 : 1.0;
+        auto const divided = by_ranks ? (weights[0] + weights[1] + weights[2]) / 3 : 1.0;
         for (auto& p : expected) {
-          for (auto& x : p) { x *= by; }
+          for (auto& x : p) { x *= divided; }
         }
         device.sync(compute);
         if (!(test::largest_shard_error(pipeline, buckets, expected) <= 1e-4)) { ++wrong; }
@@ -303,6 +303,10 @@ TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their p
       if (steps != 5) { ++wrong; }
     });
     CHECK(wrong == 0);
+  };
+  for (auto const by : {shard_by::elements, shard_by::parameters}) {
+    check_join(by, false);
+    check_join(by, true);
   }
 }
 
