@@ -245,6 +245,11 @@ class adasum_all_reduce {
     received_ = device_.allocate(received_bytes);
     scalars_  = device_.allocate((doubles + shards() * 4 * most_segments) * sizeof(double));
     host_scalars_.resize(doubles);
+    auto s = device_.make_stream(stream_priority::normal);
+    for (auto* const memory : {&received_, &scalars_}) {  // read even where a receive was aborted
+      device_.zero(s, {memory->data(), memory->size(), dtype::uint8});
+    }
+    device_.sync(s);
     for (auto b = std::size_t{0}; b < buffers_.size(); ++b) {
       for (auto& level : parts[b]) {
         auto kept     = lists_of(b, level, buffers_[b].memory, 0);

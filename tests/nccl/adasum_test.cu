@@ -4,6 +4,7 @@
 #include <gradlane/clip_allreduce.hpp>     // for clip_allreduce
 #include <gradlane/cuda/device.cuh>        // for device
 #include <gradlane/cuda/error.hpp>         // for check
+#include <gradlane/error.hpp>              // for communication_error
 #include <gradlane/nccl/communicator.hpp>  // for communicator
 #include <gradlane/nccl/from_mpi.hpp>      // for from_mpi
 
@@ -16,10 +17,12 @@
 #include <support/adasum.hpp>
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace {
@@ -163,4 +166,38 @@ TEST_CASE("reduce::adasum_hierarchical over NCCL agrees with the tree over nodes
     CHECK(report.parameter_orthogonality[4] ==
           doctest::Approx(layout.back() == 0 ? 1.0 : static_cast<double>(wanted)).epsilon(1e-5));
   }
+}
+
+TEST_CASE(
+    "reduce::adasum_hierarchical over NCCL tells who shares a group with a rank that is late") {
+  auto device = gradlane::cuda::device{test::own_device()};
+  auto comm   = gradlane::nccl::from_mpi(device, MPI_COMM_WORLD);
+  if (comm.size() == 1) { return; }
+  auto const per_node = comm.size() % 2 == 0 ? 2 : 1;
+  auto const late     = comm.size() - 1;
+  auto buckets        = gradlane::gradient_buckets{
+      device, gradlane::bucket_plan{test::parameters({64}), {.pad_to = 2}}};
+  auto reduce = gradlane::clip_allreduce{
+      buckets,
+      comm,
+      gradlane::clip::none{},
+      gradlane::reduce::adasum_hierarchical{.node = comm.rank() / per_node}};
+  auto compute = device.make_stream();
+  comm.set_deadline(std::chrono::milliseconds{200});  // after the groups have been made
+  reduce.begin(compute);
+  if (comm.rank() != late) {
+    auto const same_node  = comm.rank() / per_node == late / per_node;
+    auto const same_place = comm.rank() % per_node == late % per_node;
+    auto told             = false;
+    test::enqueue_write(device, compute, buckets.gradient(0), comm.rank(), 0, 0);
+    try {
+      reduce.ready(0, compute);
+      reduce.finish(compute, std::chrono::seconds{20});
+    } catch (gradlane::communication_error const& e) {
+      told = true;
+      CHECK(std::string{e.what()}.find("bucket 0, 'p0'") != std::string::npos);
+    }
+    CHECK((told || !(same_node || same_place)));  // others may have been given what is undefined
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
 }

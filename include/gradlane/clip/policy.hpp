@@ -183,6 +183,11 @@ struct adasum {
 ///
 /// All nodes must have equally many ranks, into as many equal parts of which buckets fall
 /// (bucket_options::pad_to): else the pipeline throws contract_error on all ranks when it is made.
+///
+/// A rank that is lost fails the step of all others where the device skips what follows a failure,
+/// as the host does. Over NCCL, streams go on: ranks that share neither node nor place in it with
+/// the lost one may then end that step with wrong results and without an error, and learn of it in
+/// the next: write no checkpoint before that.
 struct adasum_hierarchical {
   reduction in_node{reduction::average};  ///< or sum
   /// The node that this rank is on: any number >= 0, equal on the ranks that share one. Negative on
