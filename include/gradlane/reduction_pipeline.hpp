@@ -151,8 +151,9 @@ class reduction_pipeline {
     return &stages_.step()->status;
   }
 
-  /// All numbers of the step, in device memory: valid in stream order from finish to the next begin.
-  /// For trainers that have them copied to the host while they go on, or read them in a graph.
+  /// All numbers of the step, in device memory: valid in stream order from finish to the next
+  /// begin. For trainers that have them copied to the host while they go on, or read them in a
+  /// graph.
   /// @throws state_error unless a step has just been finished.
   [[nodiscard]] step_record const* record() const {
     check_finished("record");

@@ -279,7 +279,7 @@ TEST_CASE("sync_join lets sharded ranks with fewer batches end, and keep their p
       auto const check = [&] {
         auto weights = std::vector<double>{};
         for (auto const n : batches) { weights.push_back(n > steps ? n : 0.0); }
-        auto expected = test::reference_weighted(test::all_gradients(3, 0, sizes), weights);
+        auto expected      = test::reference_weighted(test::all_gradients(3, 0, sizes), weights);
         auto const divided = by_ranks ? (weights[0] + weights[1] + weights[2]) / 3 : 1.0;
         for (auto& p : expected) {
           for (auto& x : p) { x *= divided; }

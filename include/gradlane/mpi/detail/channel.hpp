@@ -89,7 +89,8 @@ class channel {
   void set_deadline(timeout t) noexcept { deadline_ = t; }
   [[nodiscard]] timeout deadline() const noexcept { return deadline_; }
 
-  /// Moves all channels of the device: those that were split from this one wait for the same thread.
+  /// Moves all channels of the device: those that were split from this one wait for the same
+  /// thread.
   void poll() {
     device_.progress();
     auto const lock = std::scoped_lock{mutex_};
