@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The model's operations on a GPU.
 gradlane_test(bert/row_groups_test.cpp LINK gradlane_bert)
+gradlane_test(bert/cuda_prefetch_test.cpp LINK gradlane::cuda gradlane_bert_cuda SCHEDULES 20)
 gradlane_test(bert/cuda_operations_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
 gradlane_test(bert/cuda_attention_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
 gradlane_test(bert/cuda_loss_scaler_test.cpp LINK gradlane::cuda gradlane_bert_cuda)
@@ -19,8 +20,9 @@ if(dnnl_FOUND AND OpenMP_CXX_FOUND)
   gradlane_test(
     bert/cuda_trainer_test.cu
     LINK gradlane::nccl gradlane_bert_cuda gradlane_bert_cpu gradlane_bert_training
-    RANKS 1 2 4
+    RANKS 1 4
   )
+  gradlane_test(bert/cuda_trainer_test.cu LINK gradlane::nccl RANKS 2 SCHEDULES 3)
   foreach(name cuda_training_test cuda_trainer_test)
     if(TARGET bert_${name})
       target_compile_options(

@@ -8,6 +8,7 @@
 
 #include <bert/checkpoint.hpp>
 #include <bert/train/cpu_place.hpp>
+#include <bert/train/gpu_of.hpp>
 #include <bert/train/trainer.hpp>
 #include <omp.h>
 #include <unistd.h>
@@ -219,6 +220,17 @@ TEST_CASE("trainer refuses a batch that cannot be dealt") {
                          doctest::Contains("batch of 13 sequences cannot be dealt to 2 ranks"),
                          bert::input_error);
   });
+}
+
+TEST_CASE("gpu_of gives each rank of a node a GPU of its own, or says what is missing") {
+  CHECK(bert::gpu_of(0, 2, 8) == 0);
+  CHECK(bert::gpu_of(7, 8, 8) == 7);
+  CHECK_THROWS_WITH_AS(static_cast<void>(bert::gpu_of(1, 3, 2)),
+                       doctest::Contains("3 ranks and only 2 GPUs: start one rank a GPU"),
+                       bert::input_error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(bert::gpu_of(0, 1, 0)),
+                       doctest::Contains("no GPU here"),
+                       bert::input_error);
 }
 
 TEST_CASE("trainer overfits 64 sequences") {

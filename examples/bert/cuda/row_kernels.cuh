@@ -12,33 +12,38 @@
 // from, in the order of rows, by blocks that share no entry. A thread owns four columns.
 namespace bert::cuda {
 
-/// One block a chunk: its rows in order, added to the table or left in its slot (slots, H); nothing
-/// for a chunk without rows.
+/// A chunk's rows in order, added to the table or left in its slot (slots, H). A block takes every
+/// gridDim.x-th chunk, up to the first without rows: those are last.
 template <unsigned Threads>
 __global__ void __launch_bounds__(Threads) add_chunks(row_chunk const* chunks,
+                                                      unsigned count,
                                                       std::int32_t const* order,
                                                       matrix_view<float const> rows,
                                                       float* table,
                                                       float* slots) {
-  auto const chunk   = chunks[blockIdx.x];
   auto const columns = static_cast<int>(rows.cols);
   auto const column  = static_cast<int>(4 * threadIdx.x);
-  if (column >= columns || chunk.count == 0) { return; }
-  auto sum = quad{};
-  for (auto first = 0; first < chunk.count; first += 4) {
-    quad row[4]{};
-    for (auto r = 0; r < 4; ++r) {
-      if (first + r < chunk.count) {
-        row[r] = load(rows.row(static_cast<std::size_t>(order[chunk.first + first + r])) + column);
+  if (column >= columns) { return; }
+  for (auto number = blockIdx.x; number < count; number += gridDim.x) {
+    auto const chunk = chunks[number];
+    if (chunk.count == 0) { return; }
+    auto sum = quad{};
+    for (auto first = 0; first < chunk.count; first += 4) {
+      quad row[4]{};
+      for (auto r = 0; r < 4; ++r) {
+        if (first + r < chunk.count) {
+          row[r] =
+              load(rows.row(static_cast<std::size_t>(order[chunk.first + first + r])) + column);
+        }
       }
+      for (auto r = 0; r < 4; ++r) { sum += row[r]; }
     }
-    for (auto r = 0; r < 4; ++r) { sum += row[r]; }
+    auto const alone = chunk.slot < 0;
+    auto const place = static_cast<std::size_t>(alone ? chunk.entry : chunk.slot) * rows.cols;
+    auto* const to   = (alone ? table : slots) + place + column;
+    if (alone) { sum += load(to); }
+    store(sum, to);
   }
-  auto const alone = chunk.slot < 0;
-  auto const place = static_cast<std::size_t>(alone ? chunk.entry : chunk.slot) * rows.cols;
-  auto* const to   = (alone ? table : slots) + place + column;
-  if (alone) { sum += load(to); }
-  store(sum, to);
 }
 
 /// One block an entry that has several chunks; nothing for one that has none.

@@ -29,7 +29,8 @@ inline constexpr unsigned entropy_threads = 256;
 inline constexpr unsigned partial_columns = 32;  // one sector-aligned run of floats for a warp
 inline constexpr unsigned partial_slices  = 16;
 
-inline constexpr std::size_t chunk_rows = 32;  // of one table entry that a block adds up
+inline constexpr std::size_t chunk_rows  = 32;  // of one table entry that a block adds up
+inline constexpr std::size_t chunk_share = 8;   // of a block, of the chunks that there may be
 
 inline constexpr unsigned optimizer_threads     = 256;
 inline constexpr std::size_t optimizer_elements = 8192;  // a block
