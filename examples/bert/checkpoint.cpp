@@ -245,6 +245,16 @@ void expect_same(fs::path const& checkpoint,
   return result;
 }
 
+void save_moments(fs::path const& file, parameter_list const& list, model_state const& model) {
+  write_safetensors(file, moments(list, model), {{"steps", std::to_string(model.steps)}});
+}
+
+/// The file of a rank's moments.
+[[nodiscard]] fs::path moments_file(fs::path const& directory, std::size_t rank) {
+  if (rank == 0) { return directory / optimizer_name; }
+  return directory / ("optimizer-rank-" + std::to_string(rank) + ".safetensors");
+}
+
 /// Removes a directory that did not get another name.
 struct remover {
   fs::path directory;
@@ -266,7 +276,8 @@ checkpoint_store::checkpoint_store(fs::path root, std::size_t keep)
 fs::path checkpoint_store::save(trainer_state const& state,
                                 parameter_list const& list,
                                 model_state const& model,
-                                std::map<std::string, std::string> const& texts) const {
+                                std::map<std::string, std::string> const& texts,
+                                rank_moments const& others) const {
   auto const target    = root_ / directory_name(state.step);
   auto const temporary = root_ / (directory_name(state.step) + ".partial");
   auto const clean     = remover{temporary};
@@ -274,8 +285,10 @@ fs::path checkpoint_store::save(trainer_state const& state,
     fs::remove_all(temporary);
     fs::create_directories(temporary);
     save_weights(temporary / weights_name, list, model.parameters);
-    write_safetensors(
-        temporary / optimizer_name, moments(list, model), {{"steps", std::to_string(model.steps)}});
+    save_moments(moments_file(temporary, 0), list, model);
+    for (auto rank = std::size_t{1}; rank < others.ranks; ++rank) {
+      save_moments(moments_file(temporary, rank), list, others.of(rank));
+    }
     write_text(temporary / trainer_name, to_json(state).dump(2) + "\n");
     write_text(temporary / "config.json", bert::to_json(state.model));
     for (auto const& [name, text] : texts) { write_text(temporary / name, text); }
@@ -320,7 +333,9 @@ trainer_state read_trainer_state(fs::path const& checkpoint) {
 
 checkpoint load_checkpoint(fs::path const& directory,
                            trainer_state const& wanted,
-                           parameter_list const& list) {
+                           parameter_list const& list,
+                           std::size_t rank,
+                           std::size_t ranks) {
   check_whole(directory);
   auto result  = checkpoint{};
   result.state = read_trainer_state(directory);
@@ -330,7 +345,11 @@ checkpoint load_checkpoint(fs::path const& directory,
     values->resize(list.total());
   }
   load_weights(directory / weights_name, list, result.parameters);
-  auto in = safetensors{directory / optimizer_name};
+  while (fs::exists(moments_file(directory, result.ranks_with_moments))) {
+    ++result.ranks_with_moments;
+  }
+  auto const own = ranks > 1 && result.ranks_with_moments == ranks;
+  auto in        = safetensors{moments_file(directory, own ? rank : 0)};
   for (auto i = std::size_t{0}; i < list.size(); ++i) {
     auto const& p = list[i];
     in.read("m." + p.name, "F32", p.shape, list.slice(std::span{result.first}, i));

@@ -13,6 +13,7 @@
 #include <cstddef>     // for size_t
 #include <cstdint>     // for uint32_t, uint64_t
 #include <filesystem>  // for path
+#include <functional>  // for function
 #include <map>         // for map
 #include <optional>    // for optional
 #include <string>      // for string
@@ -37,10 +38,17 @@ struct trainer_state {
   friend bool operator==(trainer_state const&, trainer_state const&) = default;
 };
 
+/// Moments that differ between ranks, as with bert_train's --reduce adasum-delta.
+struct rank_moments {
+  std::size_t ranks = 1;  // that have their own; rank 0's are those of the model_state
+  std::function<model_state(std::size_t rank)> of{};  // called for 1 … ranks - 1 in turn
+};
+
 /// Checkpoints of one run: a directory for each, the newest of which is gone on from.
 ///
 ///     step-00000037/ model.safetensors      weights under Hugging Face's names
 ///                    optimizer.safetensors  both moments: m.<name>, v.<name>
+///                    optimizer-rank-1.safetensors …  where ranks have moments of their own
 ///                    trainer.json           trainer_state
 ///                    config.json …          what transformers wants to see beside the weights
 ///                    manifest.json          sizes and checksums of the others
@@ -54,12 +62,14 @@ class checkpoint_store {
 
   /// Writes a checkpoint, then removes the oldest.
   /// @param texts  more files, by name: vocab.txt.
+  /// @param others  moments of further ranks, which what has no use for them passes over.
   /// @return its directory.
   /// @throws file_system_error, disk full among them; older checkpoints stay as they are then.
   std::filesystem::path save(trainer_state const& state,
                              parameter_list const& list,
                              model_state const& model,
-                             std::map<std::string, std::string> const& texts = {}) const;
+                             std::map<std::string, std::string> const& texts = {},
+                             rank_moments const& others                      = {}) const;
 
   /// The directories, oldest first.
   [[nodiscard]] std::vector<std::filesystem::path> list() const;
@@ -83,6 +93,7 @@ struct checkpoint {
   std::vector<float> parameters;
   std::vector<float> first;
   std::vector<float> second;
+  std::size_t ranks_with_moments = 1;
 
   [[nodiscard]] model_state model() const { return {steps, parameters, first, second}; }
 };
@@ -90,10 +101,15 @@ struct checkpoint {
 /// Reads a checkpoint, after all of its files have been compared with their checksums.
 ///
 /// @param wanted  the run that goes on; its step, place and loss scale are not looked at.
+/// @param rank    whose moments are wanted, of `ranks` that have their own: they are rank 0's
+/// unless
+///                the checkpoint has those of as many ranks.
 /// @throws damaged_file_error naming the file; input_error naming what differs from `wanted`;
 ///         file_system_error.
 [[nodiscard]] checkpoint load_checkpoint(std::filesystem::path const& directory,
                                          trainer_state const& wanted,
-                                         parameter_list const& list);
+                                         parameter_list const& list,
+                                         std::size_t rank  = 0,
+                                         std::size_t ranks = 1);
 
 }  // namespace bert

@@ -43,7 +43,7 @@ add_library(gradlane_bert_report STATIC report/plot.cpp)
 target_link_libraries(gradlane_bert_report PUBLIC gradlane_bert)
 
 if(OpenMP_CXX_FOUND)
-  add_library(gradlane_bert_training STATIC checkpoint.cpp optimizer.cpp)
+  add_library(gradlane_bert_training STATIC checkpoint.cpp delta_optimizer.cpp optimizer.cpp)
   target_link_libraries(gradlane_bert_training PUBLIC gradlane_bert PRIVATE OpenMP::OpenMP_CXX)
   target_compile_options(
     gradlane_bert_training

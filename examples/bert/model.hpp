@@ -86,6 +86,13 @@ class model {
     device_.load(parameters_);
     forward_done_ = false;
   }
+  /// The same where parameters [first, last) alone have changed.
+  void refresh(std::size_t first, std::size_t last) {
+    auto const begin = list_[first].offset;
+    auto const end   = last < list_.size() ? list_[last].offset : list_.total();
+    device_.load_part(parameters_, begin, end - begin);
+    forward_done_ = false;
+  }
 
   /// Makes room, so that batches up to this size allocate nothing.
   /// @returns the bytes of the device's memory that the model then has, without its parameters.

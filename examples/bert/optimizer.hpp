@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "optimizer_settings.hpp"  // for optimizer_settings
+#include "optimizer_settings.hpp"  // for optimizer_settings, update_norms
 #include "parameters.hpp"          // for parameter_list
 
 #include <gradlane/clip/report.hpp>  // for step_status
@@ -13,6 +13,15 @@
 #include <vector>   // for vector
 
 namespace bert {
+
+/// Elements [begin, begin + size) of a tensor.
+struct tensor_part {
+  std::size_t tensor;
+  std::size_t begin;
+  std::size_t size;
+
+  friend bool operator==(tensor_part const&, tensor_part const&) = default;
+};
 
 /// AdamW and LAMB on fp32 master weights in host memory, on OpenMP's threads.
 ///
@@ -27,6 +36,13 @@ class optimizer {
  public:
   /// @throws input_error as optimizer_settings::check() does.
   optimizer(parameter_list const& list, optimizer_settings const& settings);
+  /// Of these parts alone, which do not overlap; it reads and changes nothing else, and has moments
+  /// for as many elements.
+  /// @throws gradlane::contract_error for what lies outside of a tensor, and for LAMB where a part
+  ///   is no whole tensor.
+  optimizer(parameter_list const& list,
+            optimizer_settings const& settings,
+            std::span<tensor_part const> parts);
 
   /// One step, which counts unless it is skipped.
   /// @param parameters  the flat vector of the list, updated.
@@ -43,11 +59,11 @@ class optimizer {
   [[nodiscard]] optimizer_settings const& settings() const { return settings_; }
   /// Steps that were not skipped.
   [[nodiscard]] std::uint64_t steps() const { return steps_; }
-  /// m and v, laid out as the parameters.
+  /// m and v, laid out as the parameters; of parts alone, these back to back.
   [[nodiscard]] std::span<float const> first_moment() const { return first_; }
   [[nodiscard]] std::span<float const> second_moment() const { return second_; }
 
-  /// Takes over the state of another run.
+  /// Takes over the state of another run, moments laid out as the parameters.
   /// @throws gradlane::contract_error if sizes do not fit the list.
   void restore(std::uint64_t steps, std::span<float const> first, std::span<float const> second);
 
@@ -56,13 +72,9 @@ class optimizer {
     std::size_t tensor;
     std::size_t begin;   // in the tensor
     std::size_t offset;  // in the flat vector
+    std::size_t place;   // in the moments
     std::size_t size;
   };
-  struct norms {
-    double parameters = 0;  // sums of squares
-    double updates    = 0;
-  };
-
   [[nodiscard]] std::vector<float> trust_ratios() const;
 
   optimizer_settings settings_;
@@ -70,7 +82,7 @@ class optimizer {
   std::vector<std::size_t> sizes_;  // by tensor
   std::size_t total_;
   std::vector<block> blocks_;
-  std::vector<norms> norms_;  // by block
+  std::vector<update_norms> norms_;  // by block
   std::vector<float> first_;
   std::vector<float> second_;
   std::uint64_t steps_ = 0;

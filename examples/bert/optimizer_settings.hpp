@@ -29,6 +29,12 @@ struct optimizer_settings {
   friend bool operator==(optimizer_settings const&, optimizer_settings const&) = default;
 };
 
+/// Sums of squares over a tensor, or a part of one, of which LAMB makes its trust ratio.
+struct update_norms {
+  double parameters = 0;
+  double updates    = 0;
+};
+
 [[nodiscard]] inline optimizer_settings lamb_settings() {
   auto result    = optimizer_settings{};
   result.rule    = update_rule::lamb;

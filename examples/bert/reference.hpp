@@ -44,6 +44,8 @@ class reference_device {
 
   /// Announces the flat vector that weight_matrix::offset counts in, anew after each change.
   void load(std::span<T const> parameters) { parameters_ = parameters; }
+  /// Elements of what was loaded have changed.
+  void load_part(std::span<T const> /*loaded*/, std::size_t /*begin*/, std::size_t /*size*/) {}
 
   /// Takes a batch, which need not outlive the call.
   void assign(batch const& data, index& rows) const { rows.assign(data); }

@@ -7,6 +7,7 @@
 #include <gradlane/concepts.hpp>               // for communicator_for, device
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/error.hpp>                  // for expects
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for floating_element, size_of, stream_priority
 
 #include <cstddef>  // for size_t
@@ -50,6 +51,27 @@ class parameter_shards {
     }
     device.sync(gather_);
   }
+
+  /// In the memory of bound gradients, so that it takes no more: from the time when the optimizer
+  /// has read the gradients of a step until backward writes those of the next, which must wait for
+  /// all parameters. What a model reads all the time lies elsewhere, and is copied from here. Gaps
+  /// stay zeros. The buckets must outlive this object, and not be laid out anew.
+  /// @throws contract_error also for gradients that are not bound.
+  parameter_shards(gradient_buckets<Device>& gradients,
+                   Comm& comm,
+                   shard_by by = shard_by::elements)
+      : device_{gradients.device()},
+        comm_{comm},
+        plan_{gradients.plan()},
+        by_{by},
+        parts_{plan_, comm.size(), by},
+        lender_{&gradients} {
+    expects(gradients.bound(), "parameter_shards: only bound gradients have memory to lend");
+    for (auto b = std::size_t{0}; b < plan_.buckets().size(); ++b) {
+      gathered_.push_back(device_.make_event());
+    }
+  }
+
   parameter_shards(parameter_shards const&)            = delete;
   parameter_shards& operator=(parameter_shards const&) = delete;
 
@@ -59,7 +81,8 @@ class parameter_shards {
     } catch (...) {  // collectives were skipped, in which peers wait
       comm_.abort();
       if constexpr (Comm::capabilities.writes_after_failure) {
-        for (auto& memory : memory_) { detail::leave_for_ever(memory); }
+        detail::leave_for_ever(memory_);
+        if (lender_ != nullptr) { lender_->leave_memory(); }
       }
     }
   }
@@ -93,7 +116,7 @@ class parameter_shards {
   /// the same elements of gradients in reduction_pipeline::result(bucket).
   /// @throws contract_error for an unknown bucket.
   [[nodiscard]] buffer_view shard(std::size_t bucket) const {
-    expects(bucket < memory_.size(), "parameter_shards: no such bucket");
+    expects(bucket < gathered_.size(), "parameter_shards: no such bucket");
     auto const own = parts_.part(bucket, comm_.rank());
     return whole(bucket).subview(own.begin, own.count());
   }
@@ -102,7 +125,7 @@ class parameter_shards {
   void gather(stream& updated) {
     device_.record(updated_, updated);
     device_.wait(gather_, updated_);
-    for (auto b = memory_.size(); b-- > 0;) {
+    for (auto b = gathered_.size(); b-- > 0;) {
       if (by_ == shard_by::elements) {
         comm_.all_gather(gather_, shard(b), whole(b));
       } else {
@@ -120,6 +143,7 @@ class parameter_shards {
 
  private:
   [[nodiscard]] buffer_view whole(std::size_t bucket) const {
+    if (lender_ != nullptr) { return lender_->bucket(bucket).gradient; }
     auto const& layout = plan_.buckets()[bucket];
     return {memory_[bucket].data(), layout.count, layout.type};
   }
@@ -129,6 +153,7 @@ class parameter_shards {
   bucket_plan plan_;
   shard_by by_;
   bucket_parts parts_;
+  gradient_buckets<Device>* lender_{};            // of memory; null: it is our own
   std::vector<typename Device::buffer> memory_;   // by bucket
   std::vector<typename Device::event> gathered_;  // by bucket
   typename Device::event updated_{device_.make_event()};

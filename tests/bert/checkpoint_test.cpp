@@ -89,6 +89,34 @@ TEST_CASE("load_checkpoint takes a run in fp16 for one that needs no loss scale,
   CHECK_FALSE(run{0}.load(unscaled).scale);
 }
 
+TEST_CASE("checkpoint_store keeps the moments of ranks apart, for as many ranks as there were") {
+  auto const folder = test::temporary_directory{};
+  auto const own    = run{2};
+  auto const others = std::vector{test::noise<float>(own.list.total(), 71),
+                                  test::noise<float>(own.list.total(), 72)};
+  auto const of     = [&](std::size_t rank) {
+    return model_state{
+            .steps = 2, .parameters = {}, .first = others[rank - 1], .second = others[rank - 1]};
+  };
+  auto const store = checkpoint_store{folder.path()};
+  auto const where = store.save(own.state, own.list, own.model(), {}, {3, of});
+  auto const load  = [&](std::size_t rank, std::size_t count) {
+    return load_checkpoint(where, own.state, own.list, rank, count);
+  };
+  auto const common = std::vector<float>(own.model().first.begin(), own.model().first.end());
+  CHECK(load(0, 3).first == common);
+  CHECK(load(1, 3).first == others[0]);
+  CHECK(load(2, 3).second == others[1]);
+  CHECK(load(2, 3).parameters == own.parameters);
+  CHECK(load(1, 2).first == common);
+  CHECK(load(1, 1).first == common);
+  CHECK(load(0, 1).ranks_with_moments == 3);
+  CHECK(fs::remove(where / "optimizer-rank-2.safetensors"));
+  CHECK_THROWS_WITH_AS(static_cast<void>(load(0, 1)),
+                       doctest::Contains("optimizer-rank-2.safetensors: is missing"),
+                       damaged_file_error);
+}
+
 TEST_CASE("checkpoint_store keeps the newest, and takes no unfinished one for one") {
   auto const folder = test::temporary_directory{};
   auto const store  = checkpoint_store{folder.path(), 2};

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.hpp"  // for tiny_config, noise, relative_error
 
+#include <gradlane/error.hpp>
+
 #include <doctest/doctest.h>
 
+#include <bert/delta_optimizer.hpp>
 #include <bert/errors.hpp>
 #include <bert/optimizer.hpp>
 #include <bert/schedule.hpp>
 #include <omp.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -273,6 +281,121 @@ TEST_CASE("schedule is refused with what is wrong") {
   CHECK_THROWS_WITH_AS(static_cast<void>(schedule_power("cosine")),
                        doctest::Contains("choose constant, linear or polynomial"),
                        input_error);
+}
+
+TEST_CASE(
+    "optimizer of parts steps those alone, to the bits of the whole, with moments for no more") {
+  auto whole       = problem{};
+  auto split       = problem{};
+  auto const& list = split.list;
+  auto parts       = std::array<std::vector<tensor_part>, 3>{};  // of three ranks
+  for (auto i = std::size_t{0}; i < list.size(); ++i) {
+    auto const cut = list[i].size / 3;
+    parts[0].push_back({i, 0, cut});
+    parts[i % 2 + 1].push_back({i, cut, list[i].size - cut});
+  }
+  auto all    = optimizer{list, {}};
+  auto ranks  = std::vector<optimizer>{};
+  auto states = std::size_t{0};
+  for (auto const& own : parts) {
+    ranks.emplace_back(list, optimizer_settings{}, own);
+    states += ranks.back().first_moment().size();
+  }
+  CHECK(states == list.total());
+  auto const step = [&](std::uint32_t seed) {
+    whole.draw_gradient(seed);
+    split.draw_gradient(seed);
+    all.step(whole.parameters, whole.gradients, 1e-3);
+    for (auto& rank : ranks) { rank.step(split.parameters, split.gradients, 1e-3); }
+  };
+  for (auto seed = 0U; seed < 5; ++seed) { step(seed); }
+  CHECK(split.parameters == whole.parameters);
+  for (auto& rank : ranks) {  // what a checkpoint of the whole gives back
+    rank.restore(all.steps(), all.first_moment(), all.second_moment());
+  }
+  step(5);
+  CHECK(split.parameters == whole.parameters);
+}
+
+TEST_CASE("optimizer refuses parts that are none, and parts of tensors for LAMB") {
+  using gradlane::contract_error;
+  auto const list = parameter_list{problem::config()};
+  auto const make = [&](tensor_part const& part, optimizer_settings const& settings) {
+    static_cast<void>(optimizer{list, settings, std::span{&part, 1}});
+  };
+  CHECK_THROWS_AS(make({list.size(), 0, 1}, {}), contract_error);
+  CHECK_THROWS_AS(make({0, 1, list[0].size}, {}), contract_error);
+  CHECK_THROWS_AS(make({0, 0, 1}, lamb_settings()), contract_error);
+  CHECK_NOTHROW(make({0, 0, list[0].size}, lamb_settings()));
+}
+
+TEST_CASE(
+    "delta_optimizer proposes the steps that the optimizer makes; skipped ones leave no trace") {
+  for (auto const& settings : {optimizer_settings{}, lamb_settings()}) {
+    auto made        = problem{};
+    auto joined      = problem{};
+    auto expected    = optimizer{made.list, settings};
+    auto proposer    = delta_optimizer{joined.list, settings};
+    auto counted     = std::uint64_t{0};  // as the pipeline counts
+    auto const start = joined.parameters;
+    for (auto step = 0U; step < 12; ++step) {
+      auto const skip = step % 4 == 1 ? 1U : 0U;
+      made.draw_gradient(step);
+      joined.draw_gradient(step);
+      expected.step(made.parameters, made.gradients, 1e-3, {0.25F, skip});
+      auto const before = joined.parameters;
+      for (auto i = joined.list.size(); i-- > 0;) {
+        auto const delta = joined.gradients[i];
+        proposer.propose(i, joined.parameters, delta, delta, 1e-3, 0.25F, counted);
+      }
+      proposer.apply(joined.parameters, joined.gradients, {1.0F, skip});
+      CHECK((joined.parameters == before) == (skip != 0));
+      counted += 1 - skip;
+    }
+    CHECK(proposer.steps() == expected.steps());
+    auto moved = std::vector<double>{};
+    auto apart = std::vector<double>{};
+    for (auto i = std::size_t{0}; i < start.size(); ++i) {
+      moved.push_back(static_cast<double>(made.parameters[i]) - static_cast<double>(start[i]));
+      apart.push_back(static_cast<double>(made.parameters[i]) -
+                      static_cast<double>(joined.parameters[i]));
+    }
+    auto const norm = [](std::vector<double> const& x) {
+      return std::sqrt(std::inner_product(x.begin(), x.end(), x.begin(), 0.0));
+    };
+    CHECK(norm(apart) < 1e-4 * norm(moved));
+  }
+}
+
+TEST_CASE("delta_optimizer goes on from another's state as the optimizer does") {
+  auto data     = problem{};
+  auto same     = problem{};
+  auto original = optimizer{data.list, {}};
+  for (auto step = 0U; step < 3; ++step) {
+    data.draw_gradient(step);
+    original.step(data.parameters, data.gradients, 1e-3);
+  }
+  same.parameters = data.parameters;
+  auto proposer   = delta_optimizer{same.list, {}};
+  proposer.restore(original.steps(), original.first_moment(), original.second_moment());
+  CHECK(std::ranges::equal(proposer.first_moment(), original.first_moment()));
+  data.draw_gradient(9);
+  same.draw_gradient(9);
+  original.step(data.parameters, data.gradients, 1e-3);
+  for (auto i = std::size_t{0}; i < same.list.size(); ++i) {
+    proposer.propose(i, same.parameters, same.gradients[i], same.gradients[i], 1e-3, 1.0F, 0);
+  }
+  proposer.apply(same.parameters, same.gradients, {});
+  CHECK(proposer.steps() == 4);
+  for (auto i = std::size_t{0}; i < data.parameters.size(); ++i) {
+    REQUIRE(std::abs(same.parameters[i] - data.parameters[i]) <=
+            1e-6F * std::abs(data.parameters[i]) + 1e-8F);
+  }
+  CHECK_THROWS_AS(proposer.restore(1, original.first_moment(), original.second_moment()),
+                  gradlane::state_error);
+  CHECK_THROWS_AS(
+      proposer.propose(0, same.parameters, same.gradients[1], same.gradients[0], 1, 1, 0),
+      gradlane::contract_error);
 }
 
 }  // namespace

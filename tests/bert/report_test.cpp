@@ -16,7 +16,10 @@ using numbers = std::vector<double>;
 
 [[nodiscard]] step_entry entry(std::uint64_t step) {
   auto const x = static_cast<double>(step);
-  return {step, 9 - x, 8 - x, 1, 0.125, 1e-4 * x, 2.5, 0.5, 1234.5, 10 * x, step == 2, 1.25, 0.004};
+  auto result  = step_entry{
+      step, 9 - x, 8 - x, 1, 0.125, 1e-4 * x, 2.5, 0.5, 1234.5, 10 * x, step == 2, 1.25, 0.004};
+  if (step == 1) { result.orthogonality = 0.75; }
+  return result;
 }
 
 TEST_CASE("log_writer writes a line to an entry, which read_log reads back") {

@@ -69,6 +69,24 @@ for file in model.safetensors optimizer.safetensors; do
 done
 [[ "$(grep -c '"kind":"step"' killed/log.jsonl)" == 60 ]] || fail "the resumed log has not 60 steps"
 
+echo "== every way to join ranks, from every other's checkpoint"
+for mode in average adasum adasum-delta sharded; do
+  train "${mode}" --steps 6 --checkpoint-every 3 --reduce "${mode}" >mode.out || { cat mode.out; fail "${mode}"; }
+  rm -r "${mode}/checkpoints/step-00000006"
+  train "${mode}" --steps 6 --reduce "${mode}" --resume >mode.out || { cat mode.out; fail "${mode} resumed"; }
+  grep -q "^goes on from ${mode}/checkpoints/step-00000003" mode.out || fail "${mode} did not resume"
+  [[ "$(grep -c '"kind":"step"' "${mode}/log.jsonl")" == 6 ]] || fail "the log of ${mode} has not 6 steps"
+done
+for mode in adasum adasum-delta; do
+  grep -q '"orthogonality":[01]\.' "${mode}/log.jsonl" || fail "no orthogonality in the log of ${mode}"
+done
+[[ -s adasum-delta/checkpoints/step-00000006/optimizer-rank-1.safetensors ]] || fail "no moments of rank 1"
+for mode in average adasum sharded; do
+  rm -r "adasum-delta/checkpoints/step-00000006"
+  train adasum-delta --steps 6 --reduce "${mode}" --resume >mode.out || { cat mode.out; fail "delta as ${mode}"; }
+  grep -q "those of rank 0 serve for all" mode.out || fail "${mode} does not say whose moments it takes"
+done
+
 echo "== wrong input"
 refused() {  # message, output directory, arguments
   local message="$1"
@@ -81,6 +99,7 @@ refused "no model preset 'huge'" new --model huge
 refused "cannot be dealt to 2 ranks" new --batch 1
 refused "no checkpoint" new --resume
 refused "positions" new --max-length 65
+refused "choose --clip none, before or bucketwise" new --reduce adasum-delta --clip after
 mkdir -p empty && : >empty/empty.txt
 text=empty refused "no word" none
 printf 'One short line.\n' >empty/short.txt

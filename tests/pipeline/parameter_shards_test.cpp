@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -34,7 +35,9 @@ TEST_CASE("parameter_shards train as whole parameters do, under every schedule")
                  {.faults = {.seed = seed, .max_delay = 50us, .reorder = seed % 2 == 1}},
                  [&](communicator& comm, host::device& device) {
                    // values stay below 16: 1e-6 of them, relative
-                   if (!(test::train_both_ways(comm, device, 6, by) <= 16e-6)) { ++wrong; }
+                   for (auto const lent : {false, true}) {
+                     if (!(test::train_both_ways(comm, device, 6, by, lent) <= 16e-6)) { ++wrong; }
+                   }
                  });
       CHECK(wrong == 0);
     }
@@ -113,6 +116,21 @@ TEST_CASE("parameter_shards that are destroyed after an update failed let the pe
       CHECK_THROWS_AS(device.sync(compute, 20s), aborted_error);
       told = true;
     }
+  });
+}
+
+TEST_CASE(
+    "parameter_shards lie where gradients do, and in no gradients that are the trainer's own") {
+  local::run(2, [](communicator& comm, host::device& device) {
+    auto const plan = bucket_plan{test::parameters({5, 7}), {.pad_to = 2}};
+    auto bound      = gradient_buckets{device, plan};
+    auto shards     = parameter_shards{bound, comm};
+    CHECK(shards.parameter(1).data() == bound.gradient(1).data());
+    CHECK(shards.shard(0).count() == plan.buckets()[0].count / 2);
+    auto own     = std::vector<float>(12);
+    auto tensors = std::vector<buffer_view>{std::span{own}.first(5), std::span{own}.last(7)};
+    auto copied  = gradient_buckets{device, plan, tensors};
+    CHECK_THROWS_AS((parameter_shards{copied, comm}), contract_error);
   });
 }
 

@@ -109,14 +109,20 @@ void linear_operations<gradlane::bf16>::load(std::span<float const> parameters) 
     wide_weights_.grow(parameters.size());
     wide_.load({wide_weights_.data(), parameters.size()});
   }
-  for_parts(on_, parameters.size(), [&](std::size_t first, std::size_t last, std::size_t) {
-    auto const* from = parameters.data();
+  load_part(parameters, 0, parameters.size());
+}
+
+void linear_operations<gradlane::bf16>::load_part(std::span<float const> loaded,
+                                                  std::size_t begin,
+                                                  std::size_t size) {
+  for_parts(on_, size, [&](std::size_t first, std::size_t last, std::size_t) {
+    auto const* from = loaded.data() + begin;
     if (native_ != nullptr) {
-      auto* to = weights_.data();
+      auto* to = weights_.data() + begin;
 #pragma omp simd
       for (std::size_t i = first; i < last; ++i) { store(from[i], to[i]); }
     } else {
-      auto* to = wide_weights_.data();
+      auto* to = wide_weights_.data() + begin;
 #pragma omp simd
       for (std::size_t i = first; i < last; ++i) { to[i] = as_float(bf16{from[i]}); }
     }

@@ -30,6 +30,7 @@ class linear_operations<float> {
   explicit linear_operations(execution const& on) : on_{on} {}
 
   void load(std::span<float const> parameters) { parameters_ = parameters; }
+  void load_part(std::span<float const> /*loaded*/, std::size_t /*begin*/, std::size_t /*size*/) {}
   void linear(matrix_view<float const> x,
               weight_matrix w,
               std::span<float const> bias,
@@ -57,6 +58,7 @@ class linear_operations<gradlane::bf16> {
   linear_operations(execution const& on, bf16_products products);
 
   void load(std::span<float const> parameters);
+  void load_part(std::span<float const> loaded, std::size_t begin, std::size_t size);
   void linear(matrix_view<bf16 const> x,
               weight_matrix w,
               std::span<float const> bias,

@@ -10,6 +10,7 @@
 #include <cstdint>     // for uint64_t
 #include <filesystem>  // for path
 #include <limits>      // for numeric_limits
+#include <optional>    // for optional
 #include <string>      // for string
 #include <vector>      // for vector
 
@@ -28,8 +29,9 @@ struct step_entry {
   double tokens_per_second = 0;
   double seconds           = 0;  // since the run began
   bool skipped             = false;
-  double largest_over_mean = 1;  // tokens of the rank that had most, over the mean
-  double balancing         = 0;  // share of the step that training waited for its samples
+  double largest_over_mean = 1;           // tokens of the rank that had most, over the mean
+  double balancing         = 0;           // share of the step that training waited for its samples
+  std::optional<double> orthogonality{};  // of what Adasum joined, where it did: 1 / ranks … 1
 
   friend bool operator==(step_entry const&, step_entry const&) = default;
 };
@@ -52,20 +54,22 @@ struct training_log {
 namespace detail {
 
 [[nodiscard]] inline nlohmann::ordered_json to_json(step_entry const& e) {
-  return {{"kind", "step"},
-          {"step", e.step},
-          {"loss", e.loss},
-          {"masked_lm", e.masked_lm},
-          {"next_sentence", e.next_sentence},
-          {"accuracy", e.accuracy},
-          {"learning_rate", e.learning_rate},
-          {"gradient_norm", e.gradient_norm},
-          {"clipped", e.clipped},
-          {"tokens_per_second", e.tokens_per_second},
-          {"seconds", e.seconds},
-          {"skipped", e.skipped},
-          {"largest_over_mean", e.largest_over_mean},
-          {"balancing", e.balancing}};
+  auto result = nlohmann::ordered_json{{"kind", "step"},
+                                       {"step", e.step},
+                                       {"loss", e.loss},
+                                       {"masked_lm", e.masked_lm},
+                                       {"next_sentence", e.next_sentence},
+                                       {"accuracy", e.accuracy},
+                                       {"learning_rate", e.learning_rate},
+                                       {"gradient_norm", e.gradient_norm},
+                                       {"clipped", e.clipped},
+                                       {"tokens_per_second", e.tokens_per_second},
+                                       {"seconds", e.seconds},
+                                       {"skipped", e.skipped},
+                                       {"largest_over_mean", e.largest_over_mean},
+                                       {"balancing", e.balancing}};
+  if (e.orthogonality) { result["orthogonality"] = *e.orthogonality; }
+  return result;
 }
 
 [[nodiscard]] inline nlohmann::ordered_json to_json(evaluation_entry const& e) {
@@ -80,6 +84,11 @@ namespace detail {
 [[nodiscard]] inline double number(nlohmann::json const& line, char const* key) {
   auto const& value = line.at(key);
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+[[nodiscard]] inline std::optional<double> optional_number(nlohmann::json const& line,
+                                                           char const* key) {
+  return line.contains(key) ? std::optional{number(line, key)} : std::nullopt;
 }
 
 inline void add_line(nlohmann::json const& line, training_log& log) {
@@ -97,7 +106,8 @@ inline void add_line(nlohmann::json const& line, training_log& log) {
                          number(line, "seconds"),
                          line.at("skipped").get<bool>(),
                          number(line, "largest_over_mean"),
-                         number(line, "balancing")});
+                         number(line, "balancing"),
+                         optional_number(line, "orthogonality")});
   } else if (kind == "evaluation") {
     log.evaluations.push_back({line.at("step").get<std::uint64_t>(),
                                number(line, "masked_lm"),

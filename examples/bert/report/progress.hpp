@@ -63,12 +63,17 @@ class step_pace {
 [[nodiscard]] inline std::string progress_line(step_entry const& entry,
                                                std::uint64_t steps,
                                                step_pace const& pace) {
-  auto const left = static_cast<double>(steps - entry.step) * pace.seconds();
-  auto text       = std::array<char, 256>{};
+  auto const left    = static_cast<double>(steps - entry.step) * pace.seconds();
+  auto text          = std::array<char, 256>{};
+  auto orthogonality = std::array<char, 32>{};
+  if (entry.orthogonality) {
+    std::snprintf(
+        orthogonality.data(), orthogonality.size(), "  orthogonality %.3f", *entry.orthogonality);
+  }
   std::snprintf(text.data(),
                 text.size(),
                 "step %*llu/%llu  loss %.4f  masked-LM %.4f  %s tokens/s  clipped %3.0f %%  "
-                "max/mean %.3f  balancing %.1f %%  left %s%s",
+                "max/mean %.3f  balancing %.1f %%%s  left %s%s",
                 static_cast<int>(std::to_string(steps).size()),
                 static_cast<unsigned long long>(entry.step),
                 static_cast<unsigned long long>(steps),
@@ -78,6 +83,7 @@ class step_pace {
                 100 * entry.clipped,
                 entry.largest_over_mean,
                 100 * entry.balancing,
+                orthogonality.data(),
                 clock_time(left).c_str(),
                 entry.skipped ? "  skipped" : "");
   return text.data();

@@ -25,7 +25,8 @@ checkpoints.
 
 Sequences are never padded. Gradients are clipped and all-reduced by gradlane, bucket by bucket,
 while backward goes on. The losses do not depend on the number of ranks or micro-steps (with
---clip none or after; the other two bound what each rank contributes).)";
+--clip none or after; the other two bound what each rank contributes) if they are averaged; Adasum
+joins the gradients of the ranks' own losses.)";
 
 /// Options whose meaning depends on another: applied once all are known.
 struct raw_options {
@@ -132,6 +133,18 @@ void add_training(CLI::App& app, command_line& out, raw_options& raw) {
 
 void add_reduction(CLI::App& app, command_line& out, raw_options& raw) {
   auto& t = out.training;
+  app.add_option("--reduce",
+                 t.reduce,
+                 "How ranks join: average; adasum of gradients; adasum-delta, of the steps each "
+                 "rank would make; sharded, an average of which each rank steps its part")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, reduce_mode>{{"average", reduce_mode::average},
+                                             {"adasum", reduce_mode::adasum},
+                                             {"adasum-delta", reduce_mode::adasum_delta},
+                                             {"sharded", reduce_mode::sharded}}))
+      ->default_str("average")
+      ->option_text("MODE=average")
+      ->group("Gradients");
   app.add_option("--clip", t.clip, "none, after, before or bucketwise (gradlane's README)")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, clip_mode>{{"none", clip_mode::none},
@@ -186,6 +199,7 @@ void apply(raw_options const& raw, command_line& out) {
   t.rate.warm_up = static_cast<std::uint64_t>(raw.warm_up * static_cast<double>(t.rate.steps));
   t.bucket_bytes = static_cast<std::size_t>(raw.bucket_mib * 1048576.0);
   t.patience     = std::chrono::seconds{raw.patience};
+  t.check();
 }
 
 }  // namespace

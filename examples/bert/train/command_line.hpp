@@ -51,6 +51,7 @@ struct command_line {
 
 /// @param exit_code  set where the program is to end at once: after --help, or a wrong option.
 /// @param speaks     whether this rank prints help and errors.
+/// @throws input_error for settings that do not go together.
 [[nodiscard]] command_line parse_command_line(
     program const& which, int argc, char const* const* argv, bool speaks, int& exit_code);
 

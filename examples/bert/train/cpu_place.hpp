@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../batch.hpp"         // for batch_shape
-#include "../cpu/device.hpp"    // for device
-#include "../dropout.hpp"       // for dropout_sites
-#include "../loss_scale.hpp"    // for loss_scale_state
-#include "../model.hpp"         // for model
-#include "../model_state.hpp"   // for model_state
-#include "../optimizer.hpp"     // for optimizer, optimizer_settings
-#include "../parameters.hpp"    // for parameter_list
-#include "../step_numbers.hpp"  // for step_numbers
-#include "../step_value.hpp"    // for step_value
-#include "settings.hpp"         // for training_settings
-#include "step_outcome.hpp"     // for step_outcome
+#include "../batch.hpp"            // for batch_shape
+#include "../cpu/device.hpp"       // for device
+#include "../delta_optimizer.hpp"  // for delta_optimizer
+#include "../dropout.hpp"          // for dropout_sites
+#include "../loss_scale.hpp"       // for loss_scale_state
+#include "../model.hpp"            // for model
+#include "../model_state.hpp"      // for model_state
+#include "../optimizer.hpp"        // for optimizer, optimizer_settings, tensor_part
+#include "../parameters.hpp"       // for parameter_list
+#include "../step_numbers.hpp"     // for step_numbers
+#include "../step_value.hpp"       // for step_value
+#include "settings.hpp"            // for training_settings
+#include "step_outcome.hpp"        // for step_outcome
 
-#include <gradlane/clip/report.hpp>  // for step_record, step_status
-#include <gradlane/error.hpp>        // for expects
-#include <gradlane/host/device.hpp>  // for device
-#include <gradlane/host/stream.hpp>  // for stream
+#include <gradlane/bucket_update.hpp>  // for bucket_update
+#include <gradlane/clip/report.hpp>    // for step_record, step_status
+#include <gradlane/error.hpp>          // for expects
+#include <gradlane/host/device.hpp>    // for device
+#include <gradlane/host/stream.hpp>    // for stream
 
 #include <algorithm>  // for copy
 #include <chrono>     // for seconds
@@ -99,11 +101,16 @@ struct cpu_place {
   using model_device      = cpu::device<Value>;
   using floats            = std::vector<float>;
   using optimizer         = bert::optimizer;
+  using delta_optimizer   = bert::delta_optimizer;
   using outcomes          = cpu_outcomes;
   using steps             = cpu_steps;
 
   /// The optimizer works on the thread that calls it, so that results must be there before.
   static constexpr auto on_host = true;
+  /// What --reduce offers here beyond average.
+  static constexpr auto adasum = true;
+  static constexpr auto shards = true;
+  static constexpr auto deltas = true;
   /// Steps that are under way before the result of one is told.
   static constexpr auto results_behind = std::size_t{0};
 
@@ -122,6 +129,21 @@ struct cpu_place {
                                                 std::span<std::span<float> const> /*gradients*/,
                                                 stream& /*compute*/) {
     return optimizer{list, settings};
+  }
+
+  [[nodiscard]] static optimizer make_part_optimizer(
+      parameter_list const& list,
+      optimizer_settings const& settings,
+      std::span<std::span<float> const> /*gradients*/,
+      std::span<tensor_part const> parts,
+      stream& /*compute*/) {
+    return optimizer{list, settings, parts};
+  }
+
+  [[nodiscard]] static delta_optimizer make_delta_optimizer(parameter_list const& list,
+                                                            optimizer_settings const& settings,
+                                                            stream& /*compute*/) {
+    return delta_optimizer{list, settings};
   }
 
   [[nodiscard]] static outcomes make_outcomes(training_settings const& /*settings*/) { return {}; }
@@ -149,6 +171,51 @@ struct cpu_place {
     user.refresh();
   }
 
+  /// Steps those parts that the optimizer has.
+  static void step_parts(optimizer& update,
+                         std::span<float> weights,
+                         std::span<std::span<float> const> gradients,
+                         step_value<double> learning_rate,
+                         gradlane::step_status const* status) {
+    update.step(weights, gradients, learning_rate.read(), *status);
+  }
+
+  /// Enqueues what one step of this rank's own adds to the weights of a bucket.
+  void propose(delta_optimizer& update,
+               gradlane::bucket_update<lane> const& of,
+               std::span<float const> weights,
+               step_value<double> learning_rate) {
+    gradients.enqueue(of.stream,
+                      [&update,
+                       weights,
+                       rate        = learning_rate.read(),
+                       tensors     = of.parameters,
+                       from        = of.gradients,
+                       to          = of.deltas,
+                       coefficient = of.coefficient,
+                       counted     = of.steps] {
+                        for (auto i = std::size_t{0}; i < tensors.size(); ++i) {
+                          update.propose(tensors[i],
+                                         weights,
+                                         from[i].template as<float>(),
+                                         to[i].template as<float>(),
+                                         rate,
+                                         *coefficient,
+                                         *counted);
+                        }
+                      });
+  }
+
+  /// Makes the step that was joined, and has the model see it.
+  static void apply_deltas(delta_optimizer& update,
+                           std::span<float> weights,
+                           std::span<std::span<float> const> deltas,
+                           gradlane::step_status const* status,
+                           model<model_device>& user) {
+    update.apply(weights, deltas, *status);
+    user.refresh();
+  }
+
   /// Numbers of this place as the host sees them, once the work on `compute` is done.
   /// @param copy  may hold them.
   [[nodiscard]] static std::span<float const> sync_view(std::span<float const> values,
@@ -157,11 +224,15 @@ struct cpu_place {
     return values;
   }
 
-  [[nodiscard]] static std::uint64_t sync_steps(optimizer const& update) { return update.steps(); }
+  template <class Optimizer>
+  [[nodiscard]] static std::uint64_t sync_steps(Optimizer const& update) {
+    return update.steps();
+  }
 
+  template <class Optimizer>
   static void restore(model_state const& from,
                       std::span<float> weights,
-                      optimizer& update,
+                      Optimizer& update,
                       stream& /*compute*/) {
     update.restore(from.steps, from.first, from.second);
     std::ranges::copy(from.parameters, weights.begin());

@@ -46,6 +46,11 @@ struct cuda_place {
   using outcomes          = cuda_outcomes<Comm>;
   using steps             = cuda_steps;
 
+  /// What --reduce offers here beyond average.
+  static constexpr auto adasum = false;
+  static constexpr auto shards = false;
+  static constexpr auto deltas = false;
+
   static constexpr auto on_host        = false;
   static constexpr auto results_behind = std::size_t{1};
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../errors.hpp"      // for input_error
 #include "../parameters.hpp"  // for parameter_list
 #include "settings.hpp"       // for training_settings, clip_mode
 
 #include <gradlane/buckets/parameter.hpp>   // for parameter
-#include <gradlane/buckets/plan.hpp>        // for bucket_plan
+#include <gradlane/buckets/parts.hpp>       // for shard_by
+#include <gradlane/buckets/plan.hpp>        // for bucket_options, bucket_plan
 #include <gradlane/clip/policy.hpp>         // for after, before, bucketwise, none, automatic, skip
 #include <gradlane/clip/rules.hpp>          // for pipeline_options
 #include <gradlane/clip/threshold.hpp>      // for equal
@@ -23,13 +25,24 @@ namespace bert {
 
 /// The plan of a model's gradients: fp32, in buckets of about the size wanted.
 [[nodiscard]] inline gradlane::bucket_plan plan_gradients(parameter_list const& list,
-                                                          std::size_t bucket_bytes) {
+                                                          training_settings const& settings,
+                                                          int ranks) {
   auto parameters = std::vector<gradlane::parameter>{};
   for (auto const& p : list) { parameters.push_back({.name = p.name, .count = p.size}); }
-  return gradlane::bucket_plan{std::move(parameters),
-                               {.cap_bytes       = bucket_bytes,
-                                .first_cap_bytes = std::min(bucket_bytes, std::size_t{1} << 20U)}};
+  auto options            = gradlane::bucket_options{};
+  options.cap_bytes       = settings.bucket_bytes;
+  options.first_cap_bytes = std::min(settings.bucket_bytes, std::size_t{1} << 20U);
+  if (settings.reduce == reduce_mode::sharded &&
+      shards_of(settings) == gradlane::shard_by::elements) {
+    options.pad_to = static_cast<std::size_t>(ranks);
+  }
+  return gradlane::bucket_plan{std::move(parameters), options};
 }
+
+template <class Reduction>
+inline constexpr bool joins_deltas = false;
+template <class Join, class Update>
+inline constexpr bool joins_deltas<gradlane::reduce::deltas<Join, Update>> = true;
 
 /// The pipeline for the clip mode wanted; a step in which a gradient is not finite is skipped.
 /// @param reduction  of gradlane::average or gradlane::reduce.
@@ -53,7 +66,10 @@ template <class Lane, class Comm, class Reduction>
     case clip_mode::none:
       return make(clip::none{});
     case clip_mode::after:
-      return make(clip::after{.max_norm = bound, .in_place = false});
+      if constexpr (!joins_deltas<Reduction>) {
+        return make(clip::after{.max_norm = bound, .in_place = false});
+      }
+      throw input_error{"updates cannot be clipped after they were joined"};
     case clip_mode::before:
       return make(clip::before{bound});
     case clip_mode::bucketwise:

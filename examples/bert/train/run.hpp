@@ -32,7 +32,8 @@ class training_run {
   training_run(command_line const& wanted, Place const& place, corpus const& text)
       : wanted_{wanted},
         text_{text},
-        speaks_{place.host_ranks.rank() == 0},
+        rank_{static_cast<std::size_t>(place.host_ranks.rank())},
+        speaks_{rank_ == 0},
         trainer_{wanted.training, place, *text.training},
         checkpoints_{wanted.output / "checkpoints"},
         entropy_{unigram_entropy(text.training->count_tokens())} {
@@ -93,15 +94,26 @@ class training_run {
       throw input_error{"--resume: there is no checkpoint in " +
                         (wanted_.output / "checkpoints").string()};
     }
-    auto const found = load_checkpoint(*newest, state(), trainer_.list());
+    auto const wanted = trainer_.ranks_with_moments();
+    auto const found  = load_checkpoint(*newest, state(), trainer_.list(), rank_, wanted);
     trainer_.resume(found.state.step, found.state.place, found.model(), found.state.scale);
-    if (speaks_) { std::cout << "goes on from " << newest->string() << '\n'; }
+    if (!speaks_) { return; }
+    std::cout << "goes on from " << newest->string() << '\n';
+    if (found.ranks_with_moments != wanted) {
+      std::cout << "its moments are of " << found.ranks_with_moments << " ranks apart, wanted are "
+                << wanted << ": those of rank 0 serve for all\n";
+    }
   }
 
   void save() {
     auto const model = trainer_.sync_state();
-    if (!speaks_) { return; }
-    checkpoints_.save(state(), trainer_.list(), model, extra_files());
+    auto const ranks = trainer_.ranks_with_moments();
+    if (speaks_) {
+      auto const of = [&](std::size_t rank) { return trainer_.sync_moments_of(rank); };
+      checkpoints_.save(state(), trainer_.list(), model, extra_files(), {ranks, of});
+    } else if (ranks > 1) {
+      static_cast<void>(trainer_.sync_moments_of(rank_));
+    }
   }
 
   [[nodiscard]] std::map<std::string, std::string> extra_files() const {
@@ -146,6 +158,7 @@ class training_run {
     entry.skipped           = result.skipped;
     entry.largest_over_mean = result.largest_over_mean;
     entry.balancing         = result.times.balance / result.times.total;
+    entry.orthogonality     = result.orthogonality;
     log_->write(entry);
     tell_memory();
     if (entry.step % wanted_.report_every == 0 || entry.step == wanted_.training.rate.steps) {
@@ -190,6 +203,7 @@ class training_run {
 
   command_line const& wanted_;
   corpus const& text_;
+  std::size_t rank_;
   bool speaks_;
   trainer<Place> trainer_;
   checkpoint_store checkpoints_;

@@ -12,10 +12,11 @@
 #include "../parameters.hpp"          // for initialise, parameter_list
 #include "../step_numbers.hpp"        // for step_numbers
 #include "balanced_batches.hpp"       // for balanced_batches, expect_dealable
-#include "settings.hpp"               // for training_settings
+#include "make_weight_update.hpp"     // for make_weight_update
+#include "settings.hpp"               // for by_own_batch, training_settings
 #include "stopwatch.hpp"              // for step_times, stopwatch
 #include "totals.hpp"                 // for mean_losses, rank_totals
-#include "weight_update.hpp"          // for make_weight_update, weight_update
+#include "weight_update.hpp"          // for weight_update
 
 #include <gradlane/balance/deal.hpp>  // for deal, sample
 #include <gradlane/error.hpp>         // for expects
@@ -44,7 +45,8 @@ struct step_result {
   double clipped_fraction = 0;  // of buckets, or steps, so far
   bool skipped            = false;
   double tokens           = 0;
-  double largest_over_mean = 1;  // tokens of the rank that has most, over the mean
+  double largest_over_mean = 1;         // tokens of the rank that has most, over the mean
+  std::optional<double> orthogonality;  // of what Adasum joined: the mean over parameters
   step_times times;
 };
 
@@ -53,14 +55,16 @@ struct step_result {
 /// What a run computes does not depend on how many ranks there are, on micro-steps, or on which
 /// rank gets which sample, up to the order of sums: losses are sums divided by counts over all
 /// ranks, dropout is keyed by sample, and each sample is used once. With clipping before the
-/// reduction, which bounds what a rank contributes, this holds for the layout fixed.
+/// reduction, which bounds what a rank contributes, this holds for the layout fixed; so it does
+/// with Adasum, where each rank has a loss of its own.
 template <class Place>
 class trainer {
  public:
   /// Collective. What the place refers to and the data must outlive the trainer.
-  /// @throws input_error for a batch that cannot be dealt to so many ranks.
+  /// @throws input_error for settings that do not go together, and for a batch that cannot be dealt
+  ///   to so many ranks.
   trainer(training_settings const& settings, Place place, sample_source const& data)
-      : settings_{settings},
+      : settings_{checked(settings)},
         place_{std::move(place)},
         list_{settings.model},
         data_{data},
@@ -76,7 +80,6 @@ class trainer {
         update_{make_weight_update(
             place_, list_, settings_, weights(), model_, steps_.loss_scale(), compute_)},
         outcomes_{place_.make_outcomes(settings)} {
-    settings.rate.check();
     if (settings.loss_scale) { loss_scale_ = loss_scale_state{settings.loss_scale->initial, 0}; }
     expect_dealable(settings.batch_size, ranks_, settings.micro_steps);
   }
@@ -158,6 +161,13 @@ class trainer {
   /// next step.
   [[nodiscard]] model_state sync_state() { return update_->sync_state(compute_); }
 
+  /// Ranks whose moments a checkpoint keeps apart: 1 or all.
+  [[nodiscard]] std::size_t ranks_with_moments() const { return update_->ranks_with_moments(); }
+  /// Rank 0 takes those of another such rank; both call it, rank 0 for one after the other.
+  [[nodiscard]] model_state sync_moments_of(std::size_t rank) {
+    return update_->sync_moments_of(rank, compute_);
+  }
+
   /// Goes on where another run stood.
   /// @param scale  of a run in fp16; else, and where there is none, training begins with its own.
   void resume(std::uint64_t step,
@@ -178,22 +188,28 @@ class trainer {
   [[nodiscard]] std::uint64_t next_step() const { return step_; }
   [[nodiscard]] parameter_list const& list() const { return list_; }
   [[nodiscard]] data_place place() const { return batches_.place(); }
+  [[nodiscard]] std::size_t state_bytes() const { return update_->state_bytes(); }
   [[nodiscard]] typename Place::steps const& steps() const { return steps_; }
   [[nodiscard]] std::string describe() { return batches_.describe() + update_->describe(); }
 
  private:
-  /// Scales are 1 / counts over all ranks and micro-steps, times the ranks that the reduction
-  /// divides by.
+  [[nodiscard]] static training_settings const& checked(training_settings const& settings) {
+    settings.check();
+    return settings;
+  }
+
+  /// Scales are 1 / counts over all ranks and micro-steps, times the ranks that an average divides
+  /// by; for Adasum, which joins the gradients of the ranks' own losses, 1 / counts of this rank.
   [[nodiscard]] step_numbers sync_numbers(std::vector<batch> const& work) {
     auto counts = std::array{0.0, 0.0};
     for (auto const& b : work) {
       counts[0] += static_cast<double>(b.prediction_count());
       counts[1] += static_cast<double>(b.next.size());
     }
-    totals_.sync_sum(counts);
-    auto const share = [&](double count) {
-      return count > 0 ? static_cast<double>(ranks_) / count : 0.0;
-    };
+    auto const own = by_own_batch(settings_.reduce);
+    if (!own) { totals_.sync_sum(counts); }
+    auto const divisor = own ? 1.0 : static_cast<double>(ranks_);
+    auto const share   = [&](double count) { return count > 0 ? divisor / count : 0.0; };
     return {.masked_lm_scale     = share(counts[0]),
             .next_sentence_scale = share(counts[1]),
             .learning_rate       = settings_.rate.at(step_),
@@ -260,6 +276,11 @@ class trainer {
     result.skipped       = numbers.status.skip != 0;
     follow_loss_scale(result);
     result.clipped_fraction = static_cast<double>(clipped) / static_cast<double>(units);
+    if constexpr (Place::results_behind == 0) {
+      if (by_own_batch(settings_.reduce)) {
+        result.orthogonality = update_->sync_report().orthogonality;
+      }
+    }
     watch.lap(result.times.compute);  // where the place works on its own
     result.losses = totals_.sync_mean(outcome.sums);
     auto tokens   = std::array{result.tokens};

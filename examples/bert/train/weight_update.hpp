@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../model.hpp"        // for model
 #include "../model_state.hpp"  // for model_state
 #include "../parameters.hpp"   // for parameter_list
 #include "../step_value.hpp"   // for step_value
-#include "pipelines.hpp"       // for make_pipeline, plan_gradients
+#include "pipelines.hpp"       // for plan_gradients
 #include "settings.hpp"        // for training_settings
 
-#include <gradlane/clip/policy.hpp>         // for average
 #include <gradlane/clip/report.hpp>         // for step_record, step_report
 #include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
 
-#include <array>    // for array
 #include <chrono>   // for seconds
 #include <cstddef>  // for size_t
-#include <memory>   // for make_unique, unique_ptr
 #include <span>     // for span
-#include <string>   // for string
+#include <string>   // for string, to_string
 #include <vector>   // for vector
 
 namespace bert {
@@ -76,12 +72,25 @@ class weight_update {
   [[nodiscard]] virtual model_state sync_state(stream& compute)   = 0;
   virtual void restore(model_state const& state, stream& compute) = 0;
 
-  [[nodiscard]] std::string describe() { return reduction().describe(); }
+  /// Ranks whose moments differ, so that a checkpoint keeps them of each: 1 or all.
+  [[nodiscard]] virtual std::size_t ranks_with_moments() const { return 1; }
+  /// Those of another such rank, on rank 0; to be called on both at the same point.
+  [[nodiscard]] virtual model_state sync_moments_of(std::size_t /*rank*/, stream& /*compute*/) {
+    return {};
+  }
+
+  /// Bytes of the optimizer's moments on this rank.
+  [[nodiscard]] virtual std::size_t state_bytes() const = 0;
+
+  [[nodiscard]] std::string describe() {
+    return reduction().describe() + "optimizer state of a rank: " + std::to_string(state_bytes()) +
+           " B\n";
+  }
 
  protected:
   weight_update(Place& place, parameter_list const& list, training_settings const& settings)
       : patience_{settings.patience},
-        buckets_{place.gradients, plan_gradients(list, settings.bucket_bytes)} {
+        buckets_{place.gradients, plan_gradients(list, settings, place.ranks.size())} {
     for (auto i = std::size_t{0}; i < list.size(); ++i) {
       gradients_.push_back(buckets_.template gradient<float>(i));
     }
@@ -89,6 +98,19 @@ class weight_update {
 
   [[nodiscard]] virtual pipeline& reduction() = 0;
   [[nodiscard]] step_value<double> learning_rate() const { return learning_rate_; }
+  [[nodiscard]] std::chrono::seconds patience() const { return patience_; }
+
+  /// Calls `action`; where it throws, peers hear of it instead of waiting.
+  template <class Action>
+  static void telling_peers(typename Place::communicator& ranks, Action action) {
+    try {
+      action();
+    } catch (...) {
+      ranks.abort();
+      throw;
+    }
+  }
+
   [[nodiscard]] auto& buckets() { return buckets_; }
 
  private:
@@ -97,80 +119,5 @@ class weight_update {
   gradlane::gradient_buckets<typename Place::lane> buckets_;
   std::vector<std::span<float>> gradients_;  // by parameter, in the buckets
 };
-
-/// Every rank has the whole gradient, and makes the whole step: by average.
-template <class Place>
-class whole_update final : public weight_update<Place> {
- public:
-  using base = weight_update<Place>;
-  using typename base::stream;
-  using user = model<typename Place::model_device>;
-
-  whole_update(Place& place,
-               parameter_list const& list,
-               training_settings const& settings,
-               std::span<float> weights,
-               user& reader,
-               float const* loss_scale,
-               stream& compute)
-      : base{place, list, settings},
-        place_{place},
-        weights_{weights},
-        reader_{reader},
-        optimizer_{place.make_optimizer(list, settings.update, base::gradients(), compute)},
-        reduction_{make_pipeline(base::buckets(),
-                                 place.ranks,
-                                 settings,
-                                 gradlane::average::ranks{},
-                                 {.loss_scale = loss_scale})} {}
-
-  void apply(stream& /*compute*/) override {
-    place_.step(optimizer_,
-                weights_,
-                base::gradients(),
-                base::learning_rate(),
-                reduction_->status(),
-                reader_);
-  }
-
-  [[nodiscard]] model_state sync_state(stream& compute) override {
-    auto& [parameters, first, second] = copies_;
-    return {.steps      = place_.sync_steps(optimizer_),
-            .parameters = place_.sync_view(weights_, parameters, compute),
-            .first      = place_.sync_view(optimizer_.first_moment(), first, compute),
-            .second     = place_.sync_view(optimizer_.second_moment(), second, compute)};
-  }
-
-  void restore(model_state const& state, stream& compute) override {
-    place_.restore(state, weights_, optimizer_, compute);
-    reader_.refresh();
-  }
-
- private:
-  [[nodiscard]] typename base::pipeline& reduction() override { return *reduction_; }
-
-  Place& place_;
-  std::span<float> weights_;
-  user& reader_;
-  typename Place::optimizer optimizer_;
-  std::unique_ptr<typename base::pipeline> reduction_;
-  std::array<std::vector<float>, 3> copies_;
-};
-
-/// The way that settings ask for. Collective. Place, weights, model and stream must outlive it.
-/// @param weights     flat, in the place's memory.
-/// @param loss_scale  that gradients hold, in the place's memory; null: 1.
-template <class Place>
-[[nodiscard]] std::unique_ptr<weight_update<Place>> make_weight_update(
-    Place& place,
-    parameter_list const& list,
-    training_settings const& settings,
-    std::span<float> weights,
-    model<typename Place::model_device>& reader,
-    float const* loss_scale,
-    typename Place::stream& compute) {
-  return std::make_unique<whole_update<Place>>(
-      place, list, settings, weights, reader, loss_scale, compute);
-}
 
 }  // namespace bert
