@@ -11,6 +11,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -158,6 +159,37 @@ TEST_CASE("reduce::sharded by parameters gives a rank whole ones, with what is t
     CHECK(wrong == 0);
     for (auto const p : {0, 1, 3, 4}) { CHECK(owners.at(static_cast<std::size_t>(p)) == 1); }
     for (auto const p : {2, 5}) { CHECK(owners.at(static_cast<std::size_t>(p)) == 0); }
+  }
+}
+
+TEST_CASE("reduce::sharded by parameters divides fp64 as fp64, and leaves Inf what it is") {
+  constexpr auto inf = std::numeric_limits<double>::infinity();
+  for (auto const ranks : {2, 3, 5, 7}) {
+    auto wrong = std::atomic<int>{0};
+    local::run(ranks, [&](communicator& comm, host::device& device) {
+      auto buckets = gradient_buckets{device, bucket_plan{test::parameters({100}, dtype::fp64)}};
+      auto const reduction = reduce::sharded{average::ranks{}, shard_by::parameters};
+      auto pipeline        = clip_allreduce{buckets, comm, clip::none{}, reduction};
+      auto compute         = device.make_stream();
+      auto const value     = [](int rank, std::size_t i) {
+        return 1.0 / static_cast<double>(3 * i + 7 * static_cast<std::size_t>(rank) + 1);
+      };
+      test::run_step(pipeline, buckets, compute, [&](std::size_t, buffer_view view) {
+        for (auto i = std::size_t{0}; i < view.count(); ++i) {
+          test::store(view, i, i == 99 ? -inf : value(comm.rank(), i));
+        }
+      });
+      auto const own = pipeline.result(0).as<double>();
+      if (own.empty()) { return; }
+      for (auto i = std::size_t{0}; i < 99; ++i) {
+        auto mean = 0.0;
+        for (auto r = 0; r < ranks; ++r) { mean += value(r, i); }
+        mean /= ranks;
+        if (!(std::abs(own[i] - mean) <= 4.5e-16 * mean)) { ++wrong; }
+      }
+      if (own[99] != -inf) { ++wrong; }
+    });
+    CHECK(wrong == 0);
   }
 }
 

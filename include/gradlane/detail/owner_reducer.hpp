@@ -8,9 +8,10 @@
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/element_range.hpp>          // for element_range
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
-#include <gradlane/types.hpp>                  // for dtype, reduction, size_of
+#include <gradlane/types.hpp>                  // for dtype, reduction, size_of, stream_priority
 
 #include <algorithm>  // for max
+#include <cmath>      // for nextafter
 #include <cstddef>    // for size_t
 #include <optional>   // for optional
 #include <span>       // for as_bytes, span
@@ -18,11 +19,25 @@
 
 namespace gradlane::detail {
 
+/// Positive floats whose sum is a positive double, largest first: of one sign, so that Inf times
+/// each of them is the same.
+[[nodiscard]] inline std::vector<float> float_parts(double value) {
+  auto parts = std::vector<float>{};
+  while (value > 0) {
+    auto part = static_cast<float>(value);
+    if (static_cast<double>(part) > value) { part = std::nextafter(part, 0.0F); }
+    parts.push_back(part);
+    value -= static_cast<double>(part);
+  }
+  return parts;
+}
+
 /// Sums whole parameters at the ranks that own them: an all-to-all brings an owner the other ranks'
 /// gradients, which it adds up in rank order, in fp64 for fp64 and else in fp32, rounded once.
 ///
-/// Averages are multiplied by 1/W as a float. Workspace: W times the largest part of a bucket, and
-/// where the wire has 16 bits that part once more in fp32.
+/// Averages are multiplied by 1/W as a float, in fp64 by as many floats as make up the double 1/W.
+/// Workspace: W times the largest part of a bucket, and where the wire has 16 bits that part once
+/// more in fp32.
 template <device Device, communicator_for<Device> Comm>
 class owner_reducer final : public bucket_reducer<Device> {
  public:
@@ -51,14 +66,9 @@ class owner_reducer final : public bucket_reducer<Device> {
       received        = std::max(received, own * ranks() * size_of(type));
       if (is_16_bit(type)) { sums = std::max(sums, own * sizeof(float)); }
     }
-    received_        = device().allocate(ranks() > 1 ? received : 0);
-    sums_            = device().allocate(ranks() > 1 ? sums : 0);
-    share_           = device().allocate(sizeof(float));
-    auto const share = 1.0F / static_cast<float>(comm_.size());
-    auto setup       = device().make_stream(stream_priority::normal);
-    device().upload(
-        setup, std::as_bytes(std::span{&share, 1}), buffer_view{share_.data(), 1, dtype::fp32});
-    device().sync(setup, deadline);
+    received_ = device().allocate(ranks() > 1 ? received : 0);
+    sums_     = device().allocate(ranks() > 1 ? sums : 0);
+    upload_shares(deadline);
   }
 
   [[nodiscard]] element_range own_part(std::size_t bucket) const override {
@@ -84,19 +94,39 @@ class owner_reducer final : public bucket_reducer<Device> {
   }
   [[nodiscard]] static bool is_16_bit(dtype type) noexcept { return size_of(type) == 2; }
 
+  void upload_shares(timeout deadline) {
+    auto const share = 1.0 / static_cast<double>(comm_.size());
+    auto const parts = float_parts(share);
+    auto floats      = std::vector{static_cast<float>(share)};
+    for (auto const part : parts) { floats.push_back(part); }
+    parts_of_share_ = parts.size();
+    shares_         = device().allocate(floats.size() * sizeof(float));
+    auto setup      = device().make_stream(stream_priority::normal);
+    device().upload(setup,
+                    std::as_bytes(std::span{floats}),
+                    buffer_view{shares_.data(), floats.size(), dtype::fp32});
+    device().sync(setup, deadline);
+  }
+
+  /// Sums in the block of rank 0, or aside where that has 16 bits.
   void add_up(stream& s, buffer_view from, buffer_view own) {
     auto const narrow = is_16_bit(own.type());
-    auto const sum    = narrow ? buffer_view{sums_.data(), own.count(), dtype::fp32} : own;
-    auto const* share = averages_ ? reinterpret_cast<float const*>(share_.data()) : nullptr;
     auto const first  = from.subview(0, own.count());
-    narrow ? device().cast(s, first, sum, nullptr) : device().copy(s, first, sum);
+    auto const sum    = narrow ? buffer_view{sums_.data(), own.count(), dtype::fp32} : first;
+    if (narrow) { device().cast(s, first, sum, nullptr); }
     for (auto r = std::size_t{1}; r < ranks(); ++r) {
       device().accumulate(s, from.subview(r * own.count(), own.count()), sum);
     }
-    if (narrow) {
-      device().cast(s, sum, own, share);
-    } else if (share != nullptr) {
-      device().scale(s, own, share);
+    auto const* const shares = reinterpret_cast<float const*>(shares_.data());
+    if (averages_ && own.type() == dtype::fp64) {
+      auto const spare = from.subview(own.count(), own.count());
+      device().cast(s, sum, own, shares + 1);
+      for (auto k = std::size_t{1}; k < parts_of_share_; ++k) {
+        device().cast(s, sum, spare, shares + 1 + k);
+        device().accumulate(s, spare, own);
+      }
+    } else {
+      device().cast(s, sum, own, averages_ ? shares : nullptr);
     }
   }
 
@@ -107,7 +137,8 @@ class owner_reducer final : public bucket_reducer<Device> {
   std::vector<std::size_t> receives_;
   typename Device::buffer received_{device().allocate(0)};  // (ranks, own elements) of a bucket
   typename Device::buffer sums_{device().allocate(0)};      // fp32 (own elements)
-  typename Device::buffer share_{device().allocate(0)};     // float: 1/W
+  typename Device::buffer shares_{device().allocate(0)};    // float: 1/W; its parts
+  std::size_t parts_of_share_{0};
   typename Device::event done_{device().make_event()};
 };
 
