@@ -3,7 +3,7 @@
 
 #include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/buffer_view.hpp>            // for buffer_view
-#include <gradlane/clip/coefficient.hpp>       // for bucket_coefficient, close_step, ...
+#include <gradlane/clip/coefficient.hpp>       // for bucket_coefficient, share_of_weights, ...
 #include <gradlane/clip/policy.hpp>            // for clip_scope
 #include <gradlane/clip/report.hpp>            // for bucket_record, step_record
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
@@ -12,7 +12,7 @@
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/detail/local_update.hpp>    // for local_update
-#include <gradlane/element_range.hpp>          // for element_range, intersection
+#include <gradlane/detail/settle_stage.hpp>    // for settle_stage
 #include <gradlane/error.hpp>                  // for expects
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for dtype, reduction, stream_priority
@@ -49,7 +49,8 @@ class bucket_stages {
         buckets_{buckets},
         rules_{rules},
         reducer_{std::move(reducer)},
-        update_{std::move(update)} {}
+        update_{std::move(update)},
+        settle_{buckets, comm, rules} {}
   bucket_stages(bucket_stages const&)            = delete;
   bucket_stages& operator=(bucket_stages const&) = delete;
   ~bucket_stages() {
@@ -59,7 +60,7 @@ class bucket_stages {
       abort();
       if constexpr (Comm::capabilities.writes_after_failure) {
         leave_for_ever(step_);
-        leave_for_ever(averages_);
+        settle_.leave_memory();
         buckets_.leave_memory();
       }
     }
@@ -75,16 +76,11 @@ class bucket_stages {
     make_marks();
     prepared_.clear();
     reduced_.clear();
-    results_.clear();
-    bounded_.clear();
     auto records = std::vector<bucket_record>(count());
     for (auto b = std::size_t{0}; b < count(); ++b) {
       prepared_.push_back(device_.make_event());
       reduced_.push_back(device_.make_event());
       records[b].threshold = bounds[rules_.scope == clip_scope::local_bucket ? b : 0];
-      bounded_.push_back(rules_.measures_locally() && !rules_.deltas &&
-                         records[b].threshold <= moderate_bound);
-      results_.push_back(make_results(b));
     }
     auto step    = step_record{};
     step.share   = rules_.share;
@@ -92,7 +88,7 @@ class bucket_stages {
     step.updates = sync_updates();
     records_     = device_.allocate(count() * sizeof(bucket_record));
     step_        = device_.allocate(sizeof(step_record));
-    averages_    = device_.allocate(2 * count() * sizeof(double));
+    settle_.reset(*reducer_, records, record(0), this->step());
     upload_all(device_, prepare_, std::as_bytes(std::span{records}), records_.data());
     upload_all(device_, prepare_, std::as_bytes(std::span{&step, 1}), step_.data());
     device_.sync(prepare_, deadline);
@@ -108,7 +104,7 @@ class bucket_stages {
     device_.wait(prepare_, began_);
     device_.wait(communicate_, done_);
     device_.wait(communicate_, began_);  // all three take part where `compute` is captured
-    device_.wait(settle_, began_);  // who read the last step's numbers, where there are no buckets
+    device_.wait(settle_.on(), began_);  // who read the last numbers, where there are no buckets
   }
 
   void admit(stream& producer) { device_.wait(producer, done_); }
@@ -127,7 +123,7 @@ class bucket_stages {
     device_.invoke(communicate_, share_of_weights{.step = step(), .ranks = rules_.weight_divisor});
     device_.record(shared_, communicate_);
     device_.wait(prepare_, shared_);
-    device_.wait(settle_, shared_);  // which no bucket orders where there are none
+    device_.wait(settle_.on(), shared_);  // which no bucket orders where there are none
   }
 
   /// How many ranks took part in share_weight(). Blocks.
@@ -186,21 +182,8 @@ class bucket_stages {
 
   /// Ends a step: `compute` waits for its results.
   void end_step(stream& compute) {
-    if (rules_.sharded && rules_.reads_back() && count() > 0) { add_up_parts(); }
-    device_.invoke(settle_,
-                   close_step{.records  = record(0),
-                              .buckets  = count(),
-                              .step     = step(),
-                              .loss     = rules_.loss,
-                              .decay    = rules_.adaptive_decay,
-                              .scope    = rules_.scope,
-                              .detects  = rules_.detects,
-                              .in_place = rules_.applies_late});
-    if (rules_.agrees_on_averages) { agree_on_averages(); }
-    for (auto b = std::size_t{0}; rules_.applies_late && b < count(); ++b) {
-      write_back(b, &step()->coefficient);
-    }
-    device_.record(done_, settle_);
+    settle_.close(communicate_);
+    device_.record(done_, settle_.on());
     device_.wait(compute, done_);
   }
 
@@ -210,12 +193,12 @@ class bucket_stages {
   /// Copies the numbers of the last step to the host. Blocks.
   void sync_download(std::span<bucket_record> records, step_record& numbers) {
     auto const bytes = std::as_writable_bytes(records);
-    device_.download(settle_, buffer_view{records_.data(), bytes.size(), dtype::uint8}, bytes);
-    device_.download(settle_,
+    device_.download(settle_.on(), buffer_view{records_.data(), bytes.size(), dtype::uint8}, bytes);
+    device_.download(settle_.on(),
                      buffer_view{step_.data(), sizeof(step_record), dtype::uint8},
                      std::as_writable_bytes(std::span{&numbers, 1}));
-    reducer_->download(settle_);
-    device_.sync(settle_);
+    reducer_->download(settle_.on());
+    device_.sync(settle_.on());
   }
 
   /// The first bucket of the step whose reduction was enqueued but has not succeeded; the number of
@@ -252,52 +235,13 @@ class bucket_stages {
   [[nodiscard]] stream& communicate() noexcept { return communicate_; }
 
  private:
-  /// What this rank has of a bucket's results: all of it, or its part.
-  struct bucket_results {
-    buffer_view wire;
-    buffer_view gradient;                    ///< the same elements where gradients are bound
-    typename Device::tensor_list tensors;    ///< each parameter's in `wire`
-    typename Device::tensor_list gradients;  ///< each parameter's where the trainer wrote it
-    typename Device::tensor_list probe;      ///< the first element of a parameter, if there is one
-  };
-
-  /// Far from where fp32 and bf16 overflow, whatever the ranks and the loss scale.
-  static constexpr auto moderate_bound = 1e24;
-
   [[nodiscard]] bucket_plan const& plan() const noexcept { return buckets_.plan(); }
   [[nodiscard]] std::size_t count() const noexcept { return plan().buckets().size(); }
   [[nodiscard]] bucket_record* record(std::size_t bucket) const noexcept {
     return reinterpret_cast<bucket_record*>(records_.data()) + bucket;
   }
-  [[nodiscard]] double* averages() const noexcept {
-    return reinterpret_cast<double*>(averages_.data());
-  }
   [[nodiscard]] static buffer_view scalars(double* pair) noexcept {
     return {reinterpret_cast<std::byte*>(pair), 2, dtype::fp64};
-  }
-
-  [[nodiscard]] bucket_results make_results(std::size_t bucket) {
-    auto& storage   = buckets_.bucket(bucket);
-    auto const own  = reducer_->own_part(bucket);
-    auto const wire = storage.wire.subview(own.begin, own.count());
-    auto tensors    = std::vector<buffer_view>{};
-    auto gradients  = std::vector<buffer_view>{};
-    auto probe      = std::vector<buffer_view>{};
-    for (auto t = std::size_t{0}; t < storage.tensors.size(); ++t) {
-      auto const& slot = *plan().slot(plan().buckets()[bucket].parameters[t]);
-      auto const all   = element_range{.begin = slot.offset, .end = slot.offset + slot.count};
-      auto const part  = intersection(all, own);
-      auto const first = part.count() > 0 ? part.begin - slot.offset : 0;
-      tensors.push_back(wire.subview(part.begin - own.begin, part.count()));
-      gradients.push_back(storage.tensors[t].subview(first, part.count()));
-      if (probe.empty() && part.count() > 0) { probe.push_back(tensors.back().subview(0, 1)); }
-    }
-    return {.wire      = wire,
-            .gradient  = storage.gradient.empty() ? buffer_view{}
-                                                  : storage.gradient.subview(own.begin, own.count()),
-            .tensors   = device_.make_tensor_list(tensors),
-            .gradients = device_.make_tensor_list(gradients),
-            .probe     = device_.make_tensor_list(probe)};
   }
 
   void make_marks() {
@@ -374,7 +318,7 @@ class bucket_stages {
     reducer_->reduce(communicate_, bucket, coefficient);
     device_.record(reduced_[bucket], communicate_);
     sent_ = bucket + 1;
-    settle(bucket);
+    settle_.settle(bucket, reduced_[bucket]);
   }
 
   /// Has the trainer write the wire.
@@ -402,66 +346,6 @@ class bucket_stages {
     return coefficient;
   }
 
-  /// What follows the reduction of a bucket.
-  void settle(std::size_t bucket) {
-    device_.wait(settle_, reduced_[bucket]);
-    if (rules_.post != 1.0F) { device_.scale(settle_, results_[bucket].wire, &step()->post); }
-    if (rules_.reads_back()) { read_back(bucket); }
-    if (!rules_.applies_late) { write_back(bucket, nullptr); }
-  }
-
-  /// The norm of the reduced bucket, or as much of it as tells whether it is finite: a local norm
-  /// that is not finite has made all of the bucket NaN, so that its first element tells, and what
-  /// is clipped to a moderate bound overflows neither the wire nor the sum, but in fp16.
-  void read_back(std::size_t bucket) {
-    auto& own        = results_[bucket];
-    auto const probe = bounded_[bucket] && own.wire.type() != dtype::fp16;
-    auto& list       = probe ? own.probe : own.tensors;
-    auto* const sum  = &record(bucket)->reduced_squares;
-    device_.sum_of_squares(settle_, list, sum);
-    if (!rules_.measures_locally() && rules_.detects) {
-      device_.first_non_finite(settle_, list, sum, &record(bucket)->where);
-    }
-  }
-
-  void write_back(std::size_t bucket, float const* coefficient) {
-    auto& own         = results_[bucket];
-    auto const writes = buckets_.options().write_back && !buckets_.bucket(bucket).in_place();
-    auto const casts  = writes && buckets_.bound();
-    if (casts) { device_.cast(settle_, own.wire, own.gradient, coefficient); }
-    if (coefficient != nullptr) { device_.scale(settle_, own.wire, coefficient); }
-    if (writes && !casts) { device_.pack(settle_, own.tensors, own.gradients, nullptr); }
-  }
-
-  /// The squares that each rank has read back of its parts, summed over the ranks.
-  void add_up_parts() {
-    auto const memory = buffer_view{averages_.data(), count(), dtype::fp64};
-    device_.invoke(settle_,
-                   gather_squares{.records = record(0), .squares = averages(), .buckets = count()});
-    all_reduce_after_settling(memory);
-    device_.invoke(
-        settle_, scatter_squares{.records = record(0), .squares = averages(), .buckets = count()});
-  }
-
-  /// Sums scalars over the ranks between work on `settle_`.
-  void all_reduce_after_settling(buffer_view memory) {
-    device_.record(shared_, settle_);
-    device_.wait(communicate_, shared_);
-    comm_.all_reduce(communicate_, memory, memory, reduction::sum);
-    device_.record(shared_, communicate_);
-    device_.wait(settle_, shared_);
-  }
-
-  void agree_on_averages() {
-    auto const memory = buffer_view{averages_.data(), 2 * count(), dtype::fp64};
-    device_.invoke(
-        settle_, gather_averages{.records = record(0), .averages = averages(), .buckets = count()});
-    all_reduce_after_settling(memory);
-    device_.invoke(
-        settle_,
-        scatter_averages{.records = record(0), .averages = averages(), .buckets = count()});
-  }
-
   [[nodiscard]] bool succeeded(event const& mark) const {
     if (!device_.is_done(mark)) { return false; }
     try {
@@ -478,22 +362,19 @@ class bucket_stages {
   local_update<Device> update_;
   std::size_t sent_{0};  // buckets of the step whose reduction was enqueued
 
-  typename Device::buffer records_{device_.allocate(0)};   // bucket_record (B)
-  typename Device::buffer step_{device_.allocate(0)};      // step_record
-  typename Device::buffer averages_{device_.allocate(0)};  // double (2, B)
-  std::vector<bucket_results> results_;                    // by bucket
-  std::vector<bool> bounded_;                              // by bucket: clipped to a moderate bound
-  std::vector<std::vector<std::size_t>> members_;          // by bucket: parameters that mark it
-  std::vector<std::size_t> first_mark_;                    // by parameter, into marked_
-  std::vector<event> marked_;                              // by ready() call of a step
-  std::vector<event> prepared_;                            // by bucket: may be reduced
-  std::vector<event> reduced_;                             // by bucket
+  typename Device::buffer records_{device_.allocate(0)};  // bucket_record (B)
+  typename Device::buffer step_{device_.allocate(0)};     // step_record
+  std::vector<std::vector<std::size_t>> members_;         // by bucket: parameters that mark it
+  std::vector<std::size_t> first_mark_;                   // by parameter, into marked_
+  std::vector<event> marked_;                             // by ready() call of a step
+  std::vector<event> prepared_;                           // by bucket: may be reduced
+  std::vector<event> reduced_;                            // by bucket
   event began_{device_.make_event()};
   event shared_{device_.make_event()};
   event done_{device_.make_event()};
+  settle_stage<Device, Comm> settle_;  // its memory is communicated, its stream is waited for
   stream prepare_{device_.make_stream(stream_priority::high)};
-  stream communicate_{device_.make_stream(stream_priority::high)};
-  stream settle_{device_.make_stream(stream_priority::high)};  // last: streams drain first
+  stream communicate_{device_.make_stream(stream_priority::high)};  // last: streams drain first
 };
 
 }  // namespace gradlane::detail
