@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gradlane/adasum/device.hpp>          // for adasum_device
+#include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/clip/policy.hpp>            // for average, clip_policy, non_finite, reduce, ...
 #include <gradlane/clip/rules.hpp>             // for make_rules, pipeline_options
 #include <gradlane/clip/threshold.hpp>         // for adaptive
@@ -117,12 +118,13 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
   /// Rebuilds the plan in the order in which rank 0's gradients became ready in the last step.
   ///
   /// Collective, between steps; blocks. Contents of the buckets, reports, counters and running
-  /// averages are lost, and spans of bound gradients must be fetched anew.
-  /// @throws state_error before the first step.
+  /// averages are lost, and spans of bound gradients must be fetched anew. Under reduce::sharded
+  /// ranks own other parts afterwards: learn the order before there are parameter_shards.
+  /// @throws state_error before the first step; contract_error where the new buckets do not fall
+  ///   into the equal parts that a reduction needs; timeout_error where a rank is missing. But for
+  ///   the first, the communicator is then aborted.
   void sync_learn_order() {
-    auto plan         = base::sync_learned_plan(deadline_);
-    auto const bounds = clip_.bounds(plan);
-    base::relayout(std::move(plan), bounds, deadline_);
+    base::learn_order([&](bucket_plan const& plan) { return clip_.bounds(plan); }, deadline_);
   }
 
  private:

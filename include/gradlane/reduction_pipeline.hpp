@@ -14,9 +14,9 @@
 #include <gradlane/detail/local_update.hpp>    // for local_update
 #include <gradlane/detail/make_report.hpp>     // for fill_report, throw_if_skipped
 #include <gradlane/element_range.hpp>          // for element_range
-#include <gradlane/error.hpp>             // for expects, state_error, timeout_error, update_error
-#include <gradlane/gradient_buckets.hpp>  // for gradient_buckets
-#include <gradlane/types.hpp>             // for name_of
+#include <gradlane/error.hpp>                  // for contract_error, expects, state_error, ...
+#include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
+#include <gradlane/types.hpp>                  // for name_of
 
 #include <cmath>        // for isfinite
 #include <cstddef>      // for size_t
@@ -219,7 +219,14 @@ class reduction_pipeline {
         ready_{plan()},
         stages_{buckets, comm, rules, std::move(reducer), std::move(update)} {
     detail::sync_agree(buckets.device(), stages_.communicate(), comm_, plan(), policy_, deadline);
-    reset(bounds, deadline);
+    try {
+      reset(bounds, deadline);
+    } catch (contract_error const&) {
+      throw;         // on all ranks alike
+    } catch (...) {  // peers may have come further
+      stages_.abort();
+      throw;
+    }
   }
 
   /// Steps of weight 0 until no rank takes part with data. Blocks.
@@ -239,26 +246,24 @@ class reduction_pipeline {
     phase_ = phase::idle;
   }
 
-  /// The plan in rank 0's order of the last step. Collective; blocks.
-  [[nodiscard]] bucket_plan sync_learned_plan(timeout deadline) {
+  /// Lays all out in rank 0's order of the last step. Collective; blocks.
+  /// @param bounds_of  gives the bounds for a plan.
+  template <class BoundsOf>
+  void learn_order(BoundsOf bounds_of, timeout deadline) {
     check_finished("sync_learn_order");
     sync_results(deadline);
-    auto order = std::vector<std::uint64_t>(ready_.order().begin(), ready_.order().end());
+    phase_ = phase::failed;  // until all is made anew
     try {
+      auto order = std::vector<std::uint64_t>(ready_.order().begin(), ready_.order().end());
       detail::sync_broadcast(
           buckets_.device(), stages_.communicate(), comm_, std::span{order}, deadline);
-    } catch (...) {
-      phase_ = phase::failed;
+      buckets_.relayout(plan().reordered(std::vector<std::size_t>(order.begin(), order.end())));
+      ready_ = readiness{plan()};
+      reset(bounds_of(plan()), deadline);
+    } catch (...) {  // peers may have come further
+      stages_.abort();
       throw;
     }
-    return plan().reordered(std::vector<std::size_t>(order.begin(), order.end()));
-  }
-
-  void relayout(bucket_plan plan, std::span<double const> bounds, timeout deadline) {
-    phase_ = phase::failed;  // until all is made anew
-    buckets_.relayout(std::move(plan));
-    ready_ = readiness{buckets_.plan()};
-    reset(bounds, deadline);
     phase_ = phase::idle;
   }
 

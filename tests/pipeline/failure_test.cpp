@@ -442,6 +442,50 @@ TEST_CASE("sync_learn_order that gives up aborts the communicator, and later cal
   });
 }
 
+namespace {
+
+/// Clips nothing, and fails on rank 1 when it is asked for the second time.
+struct fragile_clip {
+  static constexpr auto scope = clip_scope::none;
+  int rank;
+  std::shared_ptr<int> asked{std::make_shared<int>(0)};
+
+  [[nodiscard]] std::vector<double> bounds(bucket_plan const& plan) const {
+    if (rank == 1 && ++*asked == 2) { throw std::runtime_error{"no bounds"}; }
+    return clip::none::bounds(plan);
+  }
+  [[nodiscard]] static std::string describe() { return "none"; }
+};
+
+}  // namespace
+
+TEST_CASE("sync_learn_order that fails on one rank lets its peers go") {
+  auto aborted = std::atomic<int>{0};
+  auto done    = std::atomic<bool>{false};
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto buckets       = gradient_buckets{device, bucket_plan{test::parameters({2, 3})}};
+    auto pipeline      = clip_allreduce{buckets, comm, fragile_clip{.rank = comm.rank()}};
+    auto compute       = device.make_stream();
+    auto const written = [](std::size_t, buffer_view v) { fill(v, 1.0); };
+    test::run_step(pipeline, buckets, compute, written);
+    if (comm.rank() == 1) {
+      CHECK_THROWS_WITH_AS(pipeline.sync_learn_order(), "no bounds", std::runtime_error);
+      CHECK_THROWS_WITH_AS(pipeline.begin(compute), doctest::Contains("was aborted"), state_error);
+      while (!done) { std::this_thread::yield(); }  // the communicator lives on
+      return;
+    }
+    try {
+      pipeline.sync_learn_order();  // which rank 0 may come through
+      pipeline.begin(compute);
+      for (auto const p : {1U, 0U}) { pipeline.ready(p, compute); }
+      pipeline.finish(compute, 20s);
+    } catch (aborted_error const&) { ++aborted; } catch (timeout_error const&) {
+    }
+    done = true;
+  });
+  CHECK(aborted == 1);
+}
+
 TEST_CASE(
     "non_finite::skip sees what overflows on the wire or in the sum, however large the bound") {
   auto const check = [](auto clip, dtype own, dtype wire, double large, auto average) {

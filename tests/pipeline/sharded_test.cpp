@@ -356,3 +356,22 @@ TEST_CASE(
     CHECK_THROWS_AS(static_cast<void>(pipeline.own_part(1)), contract_error);
   });
 }
+
+TEST_CASE("reduce::sharded refuses an order that makes buckets of no equal parts, on all ranks") {
+  local::run(2, [](communicator& comm, host::device& device) {
+    auto buckets  = gradient_buckets{device, bucket_plan{test::parameters({2, 3})}};  // 3, gap, 2
+    auto pipeline = clip_allreduce{buckets, comm, clip::none{}, reduce::sharded{}};
+    auto compute  = device.make_stream();
+    pipeline.begin(compute);
+    for (auto const p : {0U, 1U}) {
+      test::write(buckets.gradient(p), comm.rank(), 0, p);
+      pipeline.ready(p, compute);
+    }
+    pipeline.finish(compute);
+    CHECK_THROWS_WITH_AS(pipeline.sync_learn_order(),
+                         doctest::Contains("set bucket_options::pad_to"),
+                         contract_error);
+    CHECK_THROWS_WITH_AS(
+        pipeline.begin(compute), doctest::Contains("an earlier step failed"), state_error);
+  });
+}

@@ -20,16 +20,17 @@ namespace gradlane::detail {
 template <device Device, communicator_for<Device> Comm>
 class shard_reducer final : public bucket_reducer<Device> {
  public:
-  /// @throws contract_error for a dtype that the communicator cannot reduce, and where a bucket
-  /// does
-  ///   not fall into equal parts.
+  /// @throws contract_error for a dtype that the communicator cannot reduce.
   shard_reducer(gradient_buckets<Device>& buckets, Comm& comm, reduction operation)
       : buckets_{buckets}, comm_{comm}, operation_{operation} {
     check_reductions<Comm>(buckets, operation);
-    check_parts(buckets.plan(), static_cast<std::size_t>(comm.size()), "ranks");
   }
 
-  void sync_reset(timeout /*deadline*/) override {}
+  /// @throws contract_error, on all ranks, where a bucket does not fall into equal parts: another
+  ///   order of the gradients makes other buckets.
+  void sync_reset(timeout /*deadline*/) override {
+    check_parts(buckets_.plan(), static_cast<std::size_t>(comm_.size()), "ranks");
+  }
 
   [[nodiscard]] element_range own_part(std::size_t bucket) const override {
     return equal_part(buckets_.plan().buckets()[bucket].count, comm_.rank(), comm_.size());
