@@ -103,11 +103,12 @@ class parameter_shards {
     return parameter(index).template as<T>();
   }
 
-  /// Whether this rank updates a parameter, by shard_by::parameters; not so without a slot.
+  /// Whether this rank updates a parameter, by shard_by::parameters: exactly one rank does, but
+  /// nobody one without a slot of its own, so that tied ones are updated once.
   /// @throws contract_error for an unknown parameter.
   [[nodiscard]] bool owns(std::size_t index) const {
     auto const& slot = plan_.slot(index);
-    if (!slot || by_ == shard_by::elements) { return false; }
+    if (!slot || plan_.owner(index) != index || by_ == shard_by::elements) { return false; }
     auto const own = parts_.part(slot->bucket, comm_.rank());
     return slot->offset >= own.begin && slot->offset < own.end;
   }
