@@ -106,6 +106,7 @@ TEST_CASE("close_step counts steps that were not skipped, and leaves all else as
                        .loss     = {},
                        .decay    = average_decay,
                        .scope    = clip_scope::local_bucket,
+                       .local    = true,
                        .detects  = true,
                        .in_place = false}();
   };

@@ -265,6 +265,28 @@ TEST_CASE("reduce::deltas skips where an update overflows, though the gradients 
   CHECK(wrong == 0);
 }
 
+TEST_CASE(
+    "reduce::deltas tells which rank's gradient was not finite, also where nothing is clipped") {
+  local::run(2, [&](communicator& comm, host::device& device) {
+    auto const by = [&](bucket_update<host::device> const& u) {
+      for (auto const d : u.deltas) { device.zero(u.stream, d); }
+    };
+    auto buckets = gradient_buckets{device, bucket_plan{test::parameters({4})}};
+    auto pipeline =
+        clip_allreduce{buckets, comm, clip::none{}, reduce::deltas{average::ranks{}, by}};
+    auto compute = device.make_stream();
+    for (auto step = 0; step < 2; ++step) {
+      test::run_step(pipeline, buckets, compute, [&](std::size_t, buffer_view view) {
+        for (auto i = std::size_t{0}; i < view.count(); ++i) { test::store(view, i, 1.0); }
+        if (comm.rank() == 1 && step == 0) {
+          test::store(view, 2, std::numeric_limits<double>::infinity());
+        }
+      });
+      CHECK(pipeline.sync_report().buckets[0].finite == (comm.rank() == 0 || step == 1));
+    }
+  });
+}
+
 TEST_CASE("reduce::deltas takes the loss scale out before the update, and skips where it is none") {
   local::run(2, [](communicator& comm, host::device& device) {
     auto scale    = 4.0F;

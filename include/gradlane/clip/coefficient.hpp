@@ -134,6 +134,7 @@ struct close_step {
   loss_scaling loss;
   double decay;  // of threshold::adaptive; negative otherwise
   clip_scope scope;
+  bool local;     // norms were taken before the reduction
   bool detects;   // non-finite values skip the step
   bool in_place;  // the pipeline applies the coefficient itself
 
@@ -170,8 +171,8 @@ struct close_step {
         record.norm = std::sqrt(record.reduced_squares) / loss.value();
       }
       auto const reduced_finite = is_finite(record.reduced_squares);
-      auto const local          = measures_locally(scope) ? record.non_finite : 0U;
-      record.non_finite         = reduced_finite ? local : 1U;
+      auto const own            = local ? record.non_finite : 0U;
+      record.non_finite         = reduced_finite ? own : 1U;
       finite                    = finite && reduced_finite;
       sum += record.norm * record.norm;
     }

@@ -74,8 +74,9 @@ inline void fill_report(step_report& to,
 }
 
 /// @throws non_finite_error where a step was skipped, naming the bucket, parameter and offset that
-///   this rank knows, else the first bucket that a value of another rank reached; bucket 0 where
-///   all gradients were finite, but not the loss scale.
+///   this rank knows, else the first bucket that a value of another rank reached, or that
+///   overflowed in an update or in the reduction; bucket 0 where all gradients were finite, but not
+///   the loss scale.
 inline void throw_if_skipped(step_report const& report, int rank) {
   if (!report.skipped) { return; }
   auto found = report.buckets.size();
@@ -93,9 +94,10 @@ inline void throw_if_skipped(step_report const& report, int rank) {
                            0};
   }
   auto const& bucket = report.buckets[found];
-  auto const where   = bucket.parameter.empty() ? std::string{", because of another rank"}
-                                                : ": parameter '" + bucket.parameter + "', element " +
-                                                    std::to_string(bucket.offset);
+  auto const where =
+      bucket.parameter.empty()
+          ? std::string{", because of another rank, or once it was joined"}
+          : ": parameter '" + bucket.parameter + "', element " + std::to_string(bucket.offset);
   throw non_finite_error{"clip_allreduce: rank " + std::to_string(rank) +
                              ": the gradient is not finite in bucket " + std::to_string(found) +
                              where,

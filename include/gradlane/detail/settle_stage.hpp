@@ -68,6 +68,7 @@ class settle_stage {
                               .loss     = rules_.loss,
                               .decay    = rules_.adaptive_decay,
                               .scope    = rules_.scope,
+                              .local    = rules_.measures_locally(),
                               .detects  = rules_.detects,
                               .in_place = rules_.applies_late});
     if (rules_.agrees_on_averages) { agree_on_averages(communicate); }
