@@ -61,6 +61,9 @@ class clip_allreduce : public reduction_pipeline<Device, Comm> {
       !deltas || Clip::scope != clip_scope::reduced_total,
       "clip_allreduce: clip::after needs the reduced gradient, which reduce::deltas never "
       "forms; use clip::bucketwise or clip::before");
+  static_assert(!detail::is_deltas<join>,
+                "clip_allreduce: reduce::deltas takes one update; join its deltas by an average, "
+                "or by another policy of reduce");
   static_assert(!deltas || !detail::weighs<join>,
                 "clip_allreduce: reduce::deltas has no weights per rank; use another average");
   static_assert(!deltas || !std::is_same_v<Scaling, scaling::premultiplied>,

@@ -107,9 +107,10 @@ bucketwise(Threshold) -> bucketwise<Threshold>;
 
 }  // namespace clip
 
-/// Where the division by the number of ranks happens; it matters to 16-bit gradients only.
+/// Where the division by the number of ranks happens; it matters to 16-bit gradients.
 ///
-/// With W ranks of fp16: `before` underflows below W · 6e-8, `after` overflows above 65504 / W,
+/// Factors are floats, so that fp64 gradients are divided to 6e-8 by `after` and `split`. With W
+/// ranks of fp16: `before` underflows below W · 6e-8, `after` overflows above 65504 / W,
 /// `split` (1/√W on each side) keeps the middle. For `none` and `after` clipping, `before` is the
 /// communicator's own average, which reduces with more than 16 bits where it can.
 enum class divide : std::uint8_t { before, after, split };
@@ -149,6 +150,15 @@ struct weighted {
 };
 
 }  // namespace average
+
+namespace detail {
+
+template <class Policy>
+inline constexpr bool is_average =
+    std::is_same_v<Policy, average::none> || std::is_same_v<Policy, average::ranks> ||
+    std::is_same_v<Policy, average::weighted>;
+
+}  // namespace detail
 
 /// Ways to join the gradients of the ranks that are no averages; they stand in the place of one.
 namespace reduce {
@@ -216,6 +226,10 @@ struct adasum_hierarchical {
 /// rank uses the same bits.
 template <class Average = average::ranks>
 struct sharded {
+  static_assert(detail::is_average<Average>,
+                "reduce::sharded keeps parts of a sum or an average: give average::none, ranks or "
+                "weighted");
+
   Average average{};
   shard_by by{shard_by::elements};
 
@@ -248,7 +262,9 @@ sharded(Average, shard_by) -> sharded<Average>;
 template <class Join, class Update>
 struct deltas {
   Join join;
-  Update update;  ///< callable: void(bucket_update<Device> const&)
+  /// Copyable, and callable as void(bucket_update<Device> const&). A copy is kept; what it refers
+  /// to must outlive the pipeline.
+  Update update;
 
   [[nodiscard]] std::string describe() const {
     return "deltas: for clip(g_r) read what the optimizer of rank r makes of it; joined by " +
