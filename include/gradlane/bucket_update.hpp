@@ -36,12 +36,13 @@ struct bucket_update {
   std::span<std::size_t const> parameters;  ///< of the bucket, as indices; what follows is by these
   /// What to read: gradients, or their sums under storage_options::accumulate.
   std::span<buffer_view const> gradients;
-  /// What to write, in the dtype of the reduction. The same memory as `gradients` where dtypes
-  /// agree and gradients are bound: write no element before it was read.
+  /// What to write, in the dtype of the reduction. May be the same memory as `gradients` (bound or
+  /// added up, of one dtype): write no element before it was read.
   std::span<buffer_view const> deltas;
   /// In device memory: clip factor / loss scale; NaN where the norm or the scale is not finite.
   float const* coefficient;
-  /// In device memory: steps before this one that were not skipped, since the pipeline was made.
+  /// In device memory: steps before this one that were not skipped, since the pipeline was made. A
+  /// trainer that goes on from a checkpoint puts its state in place 0, and adds the steps before.
   std::uint64_t const* steps;
 };
 

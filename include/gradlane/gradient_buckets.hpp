@@ -47,9 +47,10 @@ struct bucket_storage {
 /// `gradient(i)` and nothing is copied. Copied (the second): the trainer keeps its own tensors,
 /// which are packed into the buckets and unpacked by the pipeline.
 ///
-/// Gradients are uninitialised. Gaps between them are zeros, are reduced along with them, and never
-/// read by norms. Making and relayout() block. The device, and the trainer's tensors, must outlive
-/// this object; a pipeline that uses it must be destroyed first.
+/// Gradients are uninitialised. Gaps between them are zeros at first, are scaled and reduced along
+/// with them, and never read by norms: a step that makes a bucket NaN leaves NaN there. Making and
+/// relayout() block. The device, and the trainer's tensors, must outlive this object; a pipeline
+/// that uses it must be destroyed first.
 template <device Device>
 class gradient_buckets {
  public:
