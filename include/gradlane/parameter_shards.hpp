@@ -54,8 +54,8 @@ class parameter_shards {
 
   /// In the memory of bound gradients, so that it takes no more: from the time when the optimizer
   /// has read the gradients of a step until backward writes those of the next, which must wait for
-  /// all parameters. What a model reads all the time lies elsewhere, and is copied from here. Gaps
-  /// stay zeros. The buckets must outlive this object, and not be laid out anew.
+  /// all parameters. What a model reads all the time lies elsewhere, and is copied from here. The
+  /// buckets must outlive this object, and not be laid out anew.
   /// @throws contract_error also for gradients that are not bound.
   parameter_shards(gradient_buckets<Device>& gradients,
                    Comm& comm,

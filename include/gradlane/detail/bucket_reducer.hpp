@@ -40,7 +40,8 @@ class bucket_reducer {
   virtual ~bucket_reducer()                        = default;
 
   /// Makes ready for the buckets as they are laid out now. Collective; blocks; nothing may be in
-  /// flight.
+  /// flight. Where it throws, the caller aborts all groups, but for a contract_error, which all
+  /// ranks get alike.
   virtual void sync_reset(timeout deadline) = 0;
 
   /// The elements of a bucket that this rank has the results of; others are undefined.

@@ -44,14 +44,8 @@ class hierarchical_reducer final : public bucket_reducer<Device> {
     check_parts(buckets_.plan(), grid_->ranks_per_node(), "ranks of a node");
     auto list = adasum_buffers(buckets_, [&](std::size_t b) { return shard(b); });
     reduction_.reset();
-    try {
-      reduction_.emplace(
-          buckets_.device(), grid_->across(), grid_->node(), std::move(list), deadline);
-    } catch (...) {  // ranks of other groups need not have met it
-      comm_.abort();
-      abort();
-      throw;
-    }
+    reduction_.emplace(
+        buckets_.device(), grid_->across(), grid_->node(), std::move(list), deadline);
   }
 
   [[nodiscard]] element_range own_part(std::size_t bucket) const override {
