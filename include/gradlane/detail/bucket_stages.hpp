@@ -12,6 +12,7 @@
 #include <gradlane/detail/exchange.hpp>        // for upload_all
 #include <gradlane/detail/leave_for_ever.hpp>  // for leave_for_ever
 #include <gradlane/detail/local_update.hpp>    // for local_update
+#include <gradlane/detail/ready_marks.hpp>     // for ready_marks
 #include <gradlane/detail/settle_stage.hpp>    // for settle_stage
 #include <gradlane/error.hpp>                  // for expects
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
@@ -73,7 +74,7 @@ class bucket_stages {
             "clip_allreduce: the clip policy gives another number of bounds than it has to");
     reducer_->sync_reset(deadline);
     update_.reset(buckets_);
-    make_marks();
+    marks_.reset(plan());
     prepared_.clear();
     reduced_.clear();
     auto records = std::vector<bucket_record>(count());
@@ -111,7 +112,7 @@ class bucket_stages {
 
   /// Records ready() call number `mark` of a parameter.
   void record_mark(std::size_t parameter, std::size_t mark, stream& producer) {
-    device_.record(marked_[first_mark_[parameter] + mark], producer);
+    marks_.record(parameter, mark, producer);
   }
 
   /// Sums this rank's weight and its 1 or 0 for taking part over the ranks.
@@ -139,13 +140,13 @@ class bucket_stages {
   /// nothing is done but that the end of the micro-step comes after all that was written.
   /// @param first  replaces what the accumulator holds.
   void accumulate(std::size_t bucket, bool first) {
-    wait_for_marks(bucket);
+    marks_.wait(prepare_, bucket);
     if (buckets_.options().accumulate) { add_up(bucket, first); }
   }
 
   /// A complete bucket of the last micro-step: norm, coefficient, reduction, and what follows.
   void launch(std::size_t bucket, bool first) {
-    wait_for_marks(bucket);
+    marks_.wait(prepare_, bucket);
     if (buckets_.options().accumulate) { add_up(bucket, first); }
     measure(bucket);
     reduce(bucket);
@@ -244,30 +245,6 @@ class bucket_stages {
     return {reinterpret_cast<std::byte*>(pair), 2, dtype::fp64};
   }
 
-  void make_marks() {
-    first_mark_.clear();
-    marked_.clear();
-    for (auto const& p : plan().parameters()) {
-      first_mark_.push_back(marked_.size());
-      for (auto use = std::size_t{0}; use < p.uses; ++use) {
-        marked_.push_back(device_.make_event());
-      }
-    }
-    members_.assign(count(), {});
-    for (auto i = std::size_t{0}; i < plan().parameters().size(); ++i) {
-      if (auto const& slot = plan().slot(i)) { members_[slot->bucket].push_back(i); }
-    }
-  }
-
-  void wait_for_marks(std::size_t bucket) {
-    for (auto const parameter : members_[bucket]) {
-      auto const first = first_mark_[parameter];
-      for (auto use = std::size_t{0}; use < plan().parameters()[parameter].uses; ++use) {
-        device_.wait(prepare_, marked_[first + use]);
-      }
-    }
-  }
-
   void add_up(std::size_t bucket, bool first) {
     auto& storage = buckets_.bucket(bucket);
     if (first) {
@@ -364,11 +341,9 @@ class bucket_stages {
 
   typename Device::buffer records_{device_.allocate(0)};  // bucket_record (B)
   typename Device::buffer step_{device_.allocate(0)};     // step_record
-  std::vector<std::vector<std::size_t>> members_;         // by bucket: parameters that mark it
-  std::vector<std::size_t> first_mark_;                   // by parameter, into marked_
-  std::vector<event> marked_;                             // by ready() call of a step
-  std::vector<event> prepared_;                           // by bucket: may be reduced
-  std::vector<event> reduced_;                            // by bucket
+  ready_marks<Device> marks_{device_};
+  std::vector<event> prepared_;  // by bucket: may be reduced
+  std::vector<event> reduced_;   // by bucket
   event began_{device_.make_event()};
   event shared_{device_.make_event()};
   event done_{device_.make_event()};
