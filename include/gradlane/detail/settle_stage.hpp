@@ -13,7 +13,7 @@
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 #include <gradlane/types.hpp>                  // for dtype, reduction, stream_priority
 
-#include <cstddef>  // for byte, size_t
+#include <cstddef>  // for size_t
 #include <span>     // for span
 #include <vector>   // for vector
 
