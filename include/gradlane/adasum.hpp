@@ -53,6 +53,25 @@ struct share_leaf_squares {
   }
 };
 
+/// Adds the segments' ‖Adasum‖² / Σ ‖g_r‖² to to[0] and their number to to[1], but for those that
+/// are NaN; 1 for each where nothing was joined.
+struct sum_orthogonality {
+  adasum_scalars scalars{};  // null on one rank
+  std::size_t segments;
+  double* to;
+
+  GRADLANE_HOST_DEVICE void operator()() const {
+    for (auto t = std::size_t{0}; t < segments; ++t) {
+      auto const ratio = scalars.products == nullptr
+                             ? 1.0
+                             : adasum_squares(scalars.products[t]) / scalars.leaf_squares[t];
+      if (ratio != ratio) { continue; }
+      to[0] += ratio;
+      to[1] += 1.0;
+    }
+  }
+};
+
 }  // namespace detail
 
 /// Joins buffers over all ranks by Adasum, segment by segment, in place.
@@ -144,6 +163,19 @@ class adasum_all_reduce {
   /// Bytes of device memory held beyond the buffers.
   [[nodiscard]] std::size_t workspace_bytes() const noexcept {
     return received_.size() + scalars_.size();
+  }
+
+  /// Enqueues what sum_orthogonality says of all buffers as they were reduced last.
+  /// @param to  (2), in device memory.
+  void add_up_orthogonality(stream& s, double* to) {
+    device_.wait(s, done_);
+    device_.zero(s, {reinterpret_cast<std::byte*>(to), 2, dtype::fp64});
+    for (auto b = std::size_t{0}; b < buffers_.size(); ++b) {
+      auto sum = detail::sum_orthogonality{.segments = buffers_[b].segments.size(), .to = to};
+      if (comm_.size() > 1) { sum.scalars = scalars_at(layouts_[b]); }
+      device_.invoke(s, sum);
+    }
+    device_.record(done_, s);
   }
 
   /// Enqueues the copy of all buffers' scalars to the host, for orthogonality().
@@ -284,6 +316,10 @@ class adasum_all_reduce {
   [[nodiscard]] buffer_view scalars_of(layout const& own) const noexcept {
     return doubles(own.first_scalar, 4 * own.segments);
   }
+  [[nodiscard]] detail::adasum_scalars scalars_at(layout const& own) const noexcept {
+    return {.products     = reinterpret_cast<pair_products*>(scalar(own.first_scalar)),
+            .leaf_squares = scalar(own.first_scalar + 3 * own.segments)};
+  }
   /// Room behind all buffers' scalars, for those of other ranks.
   [[nodiscard]] buffer_view others_scalars(layout const& own, std::size_t ranks) const noexcept {
     return doubles(host_scalars_.size(), ranks * 4 * own.segments);
@@ -302,9 +338,7 @@ class adasum_all_reduce {
     auto const takes_part = part.partner != tree_level::nobody;
     auto& a               = part.holds_a ? level.kept : level.received;
     auto& b               = part.holds_a ? level.received : level.kept;
-    auto const scalars    = detail::adasum_scalars{
-           .products     = reinterpret_cast<pair_products*>(scalar(own.first_scalar)),
-           .leaf_squares = scalar(own.first_scalar + 3 * own.segments)};
+    auto const scalars    = scalars_at(own);
     if (takes_part) {
       device_.dot_products(s, a, b, scalars.products);
       auto const holders = static_cast<double>(part.holders) * static_cast<double>(shards());

@@ -122,6 +122,7 @@ TEST_CASE("clip_allreduce over NCCL joins by Adasum what it has clipped bucket b
   for (auto const x : apart) { CHECK(x == 0.5F); }  // of orthogonal ones: their sum
   CHECK(report.parameter_orthogonality[0] == doctest::Approx(1.0 / comm.size()));
   CHECK(report.parameter_orthogonality[1] == doctest::Approx(1.0));
+  CHECK(report.orthogonality == doctest::Approx((1.0 / comm.size() + 1.0) / 2));
 }
 
 TEST_CASE("reduce::adasum_hierarchical over NCCL agrees with the tree over nodes") {

@@ -108,7 +108,6 @@ struct cpu_place {
   /// The optimizer works on the thread that calls it, so that results must be there before.
   static constexpr auto on_host = true;
   /// What --reduce offers here beyond average.
-  static constexpr auto adasum = true;
   static constexpr auto shards = true;
   static constexpr auto deltas = true;
   /// Steps that are under way before the result of one is told.

@@ -47,7 +47,6 @@ struct cuda_place {
   using steps             = cuda_steps;
 
   /// What --reduce offers here beyond average.
-  static constexpr auto adasum = false;
   static constexpr auto shards = false;
   static constexpr auto deltas = false;
 

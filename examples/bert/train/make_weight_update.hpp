@@ -41,12 +41,10 @@ template <class Place>
       if constexpr (Place::deltas) { return make(std::type_identity<delta_update<Place>>{}); }
       break;
     case reduce_mode::adasum:
-      if constexpr (Place::adasum) { return make(std::type_identity<whole_update<Place>>{}); }
-      break;
     case reduce_mode::average:
       return make(std::type_identity<whole_update<Place>>{});
   }
-  throw input_error{"--reduce: this program joins its ranks by average alone"};
+  throw input_error{"--reduce: this program joins its ranks by average or adasum"};
 }
 
 }  // namespace bert

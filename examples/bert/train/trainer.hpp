@@ -19,6 +19,7 @@
 #include "weight_update.hpp"          // for weight_update
 
 #include <gradlane/balance/deal.hpp>  // for deal, sample
+#include <gradlane/clip/report.hpp>   // for mean_orthogonality
 #include <gradlane/error.hpp>         // for expects
 
 #include <algorithm>  // for max, min
@@ -276,10 +277,8 @@ class trainer {
     result.skipped       = numbers.status.skip != 0;
     follow_loss_scale(result);
     result.clipped_fraction = static_cast<double>(clipped) / static_cast<double>(units);
-    if constexpr (Place::results_behind == 0) {
-      if (by_own_batch(settings_.reduce)) {
-        result.orthogonality = update_->sync_report().orthogonality;
-      }
+    if (by_own_batch(settings_.reduce)) {
+      result.orthogonality = gradlane::mean_orthogonality(numbers);
     }
     watch.lap(result.times.compute);  // where the place works on its own
     result.losses = totals_.sync_mean(outcome.sums);

@@ -7,7 +7,7 @@
 #include "pipelines.hpp"       // for plan_gradients
 #include "settings.hpp"        // for training_settings
 
-#include <gradlane/clip/report.hpp>         // for step_record, step_report
+#include <gradlane/clip/report.hpp>         // for step_record
 #include <gradlane/gradient_buckets.hpp>    // for gradient_buckets
 #include <gradlane/reduction_pipeline.hpp>  // for reduction_pipeline
 
@@ -63,9 +63,6 @@ class weight_update {
   /// The numbers of the latest step, in the memory of the place, in the order of `compute`.
   [[nodiscard]] gradlane::step_record const* record() { return reduction().record(); }
   [[nodiscard]] std::size_t bucket_count() { return reduction().plan().buckets().size(); }
-
-  /// The same in full.
-  [[nodiscard]] gradlane::step_report const& sync_report() { return reduction().sync_report(); }
 
   /// Weights and optimizer as a checkpoint holds them. Collective; on rank 0, and good until the
   /// next step.

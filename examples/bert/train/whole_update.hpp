@@ -70,11 +70,9 @@ class whole_update final : public weight_update<Place> {
  private:
   [[nodiscard]] std::unique_ptr<typename base::pipeline> make_reduction(
       training_settings const& settings, gradlane::pipeline_options const& options) {
-    if constexpr (Place::adasum) {
-      if (settings.reduce == reduce_mode::adasum) {
-        return make_pipeline(
-            base::buckets(), place_.ranks, settings, gradlane::reduce::adasum{}, options);
-      }
+    if (settings.reduce == reduce_mode::adasum) {
+      return make_pipeline(
+          base::buckets(), place_.ranks, settings, gradlane::reduce::adasum{}, options);
     }
     return make_pipeline(
         base::buckets(), place_.ranks, settings, gradlane::average::ranks{}, options);

@@ -46,7 +46,13 @@ struct step_record {
   std::uint64_t skipped_steps{};
   std::uint64_t updates{};        ///< as steps, but not reset where the order is learned
   std::uint64_t clipped_units{};  ///< buckets, or whole gradients, that were clipped so far
+  double orthogonality[2]{};      ///< Adasum: its sum over parameters, and how many they are
 };
+
+/// step_report::orthogonality.
+[[nodiscard]] inline double mean_orthogonality(step_record const& step) noexcept {
+  return step.orthogonality[0] / step.orthogonality[1];
+}
 
 /// A bucket in a step_report.
 struct bucket_report {
@@ -72,7 +78,7 @@ struct step_report {
   std::vector<bucket_report> buckets{};
   /// reduce::adasum: ‖Adasum‖² / Σ_r ‖g_r‖² (of nodes' means or sums where hierarchical), the mean
   /// over the parameters whose gradients are not all 0; 1 where the ranks' gradients are
-  /// orthogonal, 1 / W where they are equal.
+  /// orthogonal, 1 / W where they are equal; NaN for other reductions.
   double orthogonality{};
   /// reduce::adasum: the same by parameter; NaN where its gradients are all 0, and where it has no
   /// slot of its own in the plan.

@@ -6,14 +6,13 @@
 #include <gradlane/adasum/device.hpp>          // for adasum_device
 #include <gradlane/buckets/plan.hpp>           // for bucket_plan
 #include <gradlane/clip/policy.hpp>            // for adasum
-#include <gradlane/clip/report.hpp>            // for step_report
+#include <gradlane/clip/report.hpp>            // for step_record, step_report
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, timeout
 #include <gradlane/detail/bucket_reducer.hpp>  // for bucket_reducer
 #include <gradlane/element_range.hpp>          // for element_range, intersection
 #include <gradlane/gradient_buckets.hpp>       // for gradient_buckets
 
-#include <cmath>     // for isnan
 #include <cstddef>   // for size_t
 #include <limits>    // for numeric_limits
 #include <memory>    // for make_unique, unique_ptr
@@ -42,23 +41,17 @@ template <adasum_device Device, class PartOf>
   return result;
 }
 
-/// What `reduction` has measured of each parameter, and the mean of that.
+/// What `reduction` has measured of each parameter.
 template <class Reduction>
 void fill_orthogonality(step_report& report, bucket_plan const& plan, Reduction const& reduction) {
-  constexpr auto nan = std::numeric_limits<double>::quiet_NaN();
-  auto sum           = 0.0;
-  auto count         = 0.0;
-  report.parameter_orthogonality.assign(plan.parameters().size(), nan);
+  report.parameter_orthogonality.assign(plan.parameters().size(),
+                                        std::numeric_limits<double>::quiet_NaN());
   for (auto b = std::size_t{0}; b < plan.buckets().size(); ++b) {
     for (auto t = std::size_t{0}; t < plan.buckets()[b].parameters.size(); ++t) {
-      auto const ratio = reduction.orthogonality(b, t);
-      report.parameter_orthogonality[plan.buckets()[b].parameters[t]] = ratio;
-      if (std::isnan(ratio)) { continue; }
-      sum += ratio;
-      count += 1.0;
+      auto const owner                      = plan.buckets()[b].parameters[t];
+      report.parameter_orthogonality[owner] = reduction.orthogonality(b, t);
     }
   }
-  report.orthogonality = count > 0 ? sum / count : nan;
 }
 
 /// By Adasum, parameter by parameter.
@@ -83,6 +76,9 @@ class adasum_reducer final : public bucket_reducer<Device> {
     reduction_->reduce(s, bucket);
   }
 
+  void measure(stream& s, step_record* step) override {
+    reduction_->add_up_orthogonality(s, step->orthogonality);
+  }
   void download(stream& s) override { reduction_->download(s); }
 
   void fill(step_report& report) const override {

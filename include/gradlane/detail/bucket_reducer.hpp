@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gradlane/clip/report.hpp>       // for step_report
+#include <gradlane/clip/report.hpp>       // for step_record, step_report
 #include <gradlane/clip/rules.hpp>        // for pipeline_rules
 #include <gradlane/concepts.hpp>          // for communicator_for, device, timeout
 #include <gradlane/element_range.hpp>     // for element_range
@@ -60,6 +60,9 @@ class bucket_reducer {
 
   /// Whole lines on how the ranks are grouped; empty where they are not.
   [[nodiscard]] virtual std::string describe() const { return {}; }
+
+  /// Enqueues, behind all reductions of a step, what they tell of it in device memory.
+  virtual void measure(stream& /*s*/, step_record* /*step*/) {}
 
   /// Enqueues the copy to the host of what fill() tells.
   virtual void download(stream& /*s*/) {}

@@ -183,6 +183,7 @@ class bucket_stages {
 
   /// Ends a step: `compute` waits for its results.
   void end_step(stream& compute) {
+    reducer_->measure(settle_.on(), step());
     settle_.close(communicate_);
     device_.record(done_, settle_.on());
     device_.wait(compute, done_);

@@ -5,7 +5,7 @@
 #include <gradlane/adasum/device.hpp>          // for adasum_device
 #include <gradlane/buckets/parts.hpp>          // for check_parts, equal_part
 #include <gradlane/clip/policy.hpp>            // for adasum_hierarchical
-#include <gradlane/clip/report.hpp>            // for step_report
+#include <gradlane/clip/report.hpp>            // for step_record, step_report
 #include <gradlane/clip/rules.hpp>             // for pipeline_rules
 #include <gradlane/concepts.hpp>               // for communicator_for, timeout
 #include <gradlane/detail/adasum_reducer.hpp>  // for adasum_buffers, fill_orthogonality
@@ -67,6 +67,9 @@ class hierarchical_reducer final : public bucket_reducer<Device> {
     if (grid_) { grid_->abort(); }
   }
 
+  void measure(stream& s, step_record* step) override {
+    reduction_->add_up_orthogonality(s, step->orthogonality);
+  }
   void download(stream& s) override { reduction_->download(s); }
   void fill(step_report& report) const override {
     fill_orthogonality(report, buckets_.plan(), *reduction_);

@@ -3,7 +3,7 @@
 
 #include <gradlane/buckets/plan.hpp>   // for bucket_plan
 #include <gradlane/clip/policy.hpp>    // for clip_scope
-#include <gradlane/clip/report.hpp>    // for bucket_record, step_record, step_report
+#include <gradlane/clip/report.hpp>    // for bucket_record, mean_orthogonality, step_record, ...
 #include <gradlane/clip/rules.hpp>     // for pipeline_rules
 #include <gradlane/concepts.hpp>       // for non_finite_location
 #include <gradlane/element_range.hpp>  // for element_range
@@ -61,6 +61,7 @@ inline void fill_report(step_report& to,
   to.skipped           = step.status.skip != 0;
   to.skipped_steps     = step.skipped_steps;
   to.clipped           = step.clipped != 0;
+  to.orthogonality     = mean_orthogonality(step);
   to.clipped_fraction  = fraction(step.clipped_units, static_cast<double>(step.steps) * units);
   for (auto b = std::size_t{0}; b < records.size(); ++b) {
     auto const first_of = [&](std::size_t owner) {  // own gradients were looked at as a whole
