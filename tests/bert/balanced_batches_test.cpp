@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <bert/train/balanced_batches.hpp>
+#include <bert/train/host_samples.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -20,6 +21,7 @@ namespace {
 using gradlane::balance::dealing;
 using gradlane::local::communicator;
 using namespace bert;
+using dealt = host_samples<communicator>;
 
 constexpr auto samples    = std::size_t{101};  // 8 steps
 constexpr auto batch_size = std::size_t{13};   // deals unevenly to 2, 3 and 4 ranks
@@ -96,7 +98,7 @@ struct history {
   result.tokens.resize(to - from);
   auto const config = settings(wanted);
   gradlane::local::run(wanted.ranks, [&](communicator& comm, gradlane::host::device& lane) {
-    auto batches = balanced_batches<communicator>{config, data, lane, comm.split(0, comm.rank())};
+    auto batches = balanced_batches<dealt>{config, data, lane, {lane, comm.split(0, comm.rank())}};
     if (from > 0) { batches.restore(at); }
     auto times = step_times{};
     for (auto step = from; step < to; ++step) {
@@ -122,7 +124,7 @@ struct history {
   auto const data   = told_samples{};
   auto const config = settings(wanted);
   gradlane::local::run(wanted.ranks, [&](communicator& comm, gradlane::host::device& lane) {
-    auto batches = balanced_batches<communicator>{config, data, lane, comm.split(0, comm.rank())};
+    auto batches = balanced_batches<dealt>{config, data, lane, {lane, comm.split(0, comm.rank())}};
     auto times   = step_times{};
     for (auto step = std::size_t{0}; step < steps; ++step) {
       static_cast<void>(batches.next(steps - step, times));
@@ -226,17 +228,18 @@ TEST_CASE("balanced_batches stands at the window that comes next once all its st
 TEST_CASE("balanced_batches tells of a sample that cannot be read, on the rank that reads it") {
   auto const data   = told_samples{7};
   auto const config = settings({.ranks = 2, .window = 8});
-  CHECK_THROWS_WITH_AS(gradlane::local::run(2,
-                                            [&](communicator& comm, gradlane::host::device& lane) {
-                                              auto batches = balanced_batches<communicator>{
-                                                  config, data, lane, comm.split(0, comm.rank())};
-                                              auto times = step_times{};
-                                              for (auto left = std::uint64_t{8}; left > 0; --left) {
-                                                static_cast<void>(batches.next(left, times));
-                                              }
-                                            }),
-                       doctest::Contains("this sample cannot be read"),
-                       input_error);
+  CHECK_THROWS_WITH_AS(
+      gradlane::local::run(2,
+                           [&](communicator& comm, gradlane::host::device& lane) {
+                             auto batches = balanced_batches<dealt>{
+                                 config, data, lane, {lane, comm.split(0, comm.rank())}};
+                             auto times = step_times{};
+                             for (auto left = std::uint64_t{8}; left > 0; --left) {
+                               static_cast<void>(batches.next(left, times));
+                             }
+                           }),
+      doctest::Contains("this sample cannot be read"),
+      input_error);
 }
 
 TEST_CASE("balanced_batches refuses what it cannot deal") {
@@ -245,7 +248,7 @@ TEST_CASE("balanced_batches refuses what it cannot deal") {
     gradlane::local::run(1, [&](communicator& comm, gradlane::host::device& lane) {
       auto config = settings({});
       change(config);
-      CHECK_THROWS_WITH_AS((balanced_batches<communicator>{config, data, lane, comm.split(0, 0)}),
+      CHECK_THROWS_WITH_AS((balanced_batches<dealt>{config, data, lane, {lane, comm.split(0, 0)}}),
                            doctest::Contains(text),
                            input_error);
     });

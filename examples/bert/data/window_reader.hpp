@@ -5,13 +5,15 @@
 #include "../errors.hpp"      // for input_error
 #include "sample_source.hpp"  // for make_batch, sample_source
 
+#include <gradlane/concepts.hpp>       // for device
 #include <gradlane/host/device.hpp>    // for device
 #include <gradlane/sample_window.hpp>  // for array_of, presorted_batch, sample_array, sample_window
+#include <gradlane/types.hpp>          // for dtype
 
 #include <algorithm>  // for copy, fill
-#include <cstddef>    // for size_t
+#include <cstddef>    // for byte, size_t
 #include <cstdint>    // for int32_t, uint32_t, uint64_t
-#include <span>       // for as_bytes, span
+#include <span>       // for as_bytes, as_writable_bytes, span
 #include <string>     // for to_string
 #include <vector>     // for vector
 
@@ -31,25 +33,34 @@ inline constexpr auto no_label = std::int32_t{-1};
           array_of<std::int32_t>("next", gradlane::array_rows::per_sample)};
 }
 
-/// A batch of what a presort gave a rank, whose stream must have been waited for.
-[[nodiscard]] inline batch to_batch(gradlane::presorted_batch const& dealt) {
-  auto const copy_of = [&](sample_part part) {
-    auto const values = dealt.array<std::int32_t>(part);
-    return std::vector<std::int32_t>(values.begin(), values.end());
-  };
+/// Copies a batch of what a presort gave a rank to the host, behind the work on `stream`. Blocks.
+template <gradlane::device Device>
+[[nodiscard]] batch sync_to_batch(Device& device,
+                                  typename Device::stream& stream,
+                                  gradlane::presorted_batch const& dealt) {
   auto result = batch{};
   if (dealt.empty()) { return result; }
-  result.tokens   = copy_of(tokens);
-  result.segments = copy_of(segments);
+  auto known         = std::vector<std::int32_t>{};
+  auto const copy_of = [&](sample_part part, std::vector<std::int32_t>& to) {
+    auto const from = dealt.array<std::int32_t>(part);
+    to.resize(from.size());
+    device.download(
+        stream,
+        {reinterpret_cast<std::byte*>(from.data()), from.size_bytes(), gradlane::dtype::uint8},
+        std::as_writable_bytes(std::span{to}));
+  };
+  copy_of(tokens, result.tokens);
+  copy_of(segments, result.segments);
+  copy_of(labels, known);
+  copy_of(next, result.next);
+  device.sync(stream);
   result.starts.assign(dealt.starts().begin(), dealt.starts().end());
   for (auto const id : dealt.ids()) { result.samples.push_back(static_cast<std::uint32_t>(id)); }
-  auto const known = dealt.array<std::int32_t>(labels);
   for (auto row = std::size_t{0}; row < known.size(); ++row) {
     if (known[row] == no_label) { continue; }
     result.predicted.push_back(static_cast<std::int32_t>(row));
     result.labels.push_back(known[row]);
   }
-  result.next = copy_of(next);
   return result;
 }
 

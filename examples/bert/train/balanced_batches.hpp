@@ -3,7 +3,7 @@
 
 #include "../data/place.hpp"          // for data_place
 #include "../data/sample_source.hpp"  // for sample_source
-#include "../data/window_reader.hpp"  // for sample_parts, to_batch, window_reader
+#include "../data/window_reader.hpp"  // for sample_parts, sync_to_batch, window_reader
 #include "../errors.hpp"              // for input_error
 #include "settings.hpp"               // for training_settings
 #include "stopwatch.hpp"              // for step_times, stopwatch
@@ -50,42 +50,47 @@ inline void expect_dealable(std::size_t batch_size, std::size_t ranks, std::size
 ///
 /// Ranks of all nodes are one group here: then the layout changes no loss. Over comm.node_group()
 /// no sample would leave its node, but which samples make up a step would depend on the nodes.
-template <class Comm>
+///
+/// @tparam Samples  where ranks exchange them: host_samples, cuda_samples.
+template <class Samples>
 class balanced_batches {
  public:
   /// Collective.
-  /// @param comm  of its own.
+  /// @param host  on which samples are read.
   balanced_batches(training_settings const& settings,
                    sample_source const& data,
-                   gradlane::host::device& lane,
-                   Comm comm)
+                   gradlane::host::device& host,
+                   Samples samples)
       : settings_{settings},
-        lane_{lane},
-        comm_{std::move(comm)},
+        samples_{std::move(samples)},
         sampler_{order_of(settings, data), window_size(settings, data.size())},
         reader_{data,
-                lane,
-                static_cast<std::size_t>(comm_.rank()),
-                static_cast<std::size_t>(comm_.size())},
-        presort_{lane,
-                 comm_,
+                host,
+                static_cast<std::size_t>(samples_.comm.rank()),
+                static_cast<std::size_t>(samples_.comm.size())},
+        presort_{samples_.lane,
+                 samples_.comm,
                  sample_parts(),
                  {.method                = settings.deal,
                   .cost                  = cost_of(settings.model),
                   .micro_steps           = settings.micro_steps,
                   .construction_deadline = settings.patience}},
-        taken_{lane.make_stream()} {}
+        taken_{samples_.lane.make_stream()} {}
 
   /// The micro-batches of the next step.
   /// @param steps_left  of the run, with this one: no window is prepared that it will not need.
   [[nodiscard]] std::vector<batch> next(std::uint64_t steps_left, step_times& times) {
     auto watch = stopwatch{};
     if (steps_done_ == window_.steps()) { sync_open_window(steps_left); }
-    static_cast<void>(presort_.advance());
+    if constexpr (Samples::in_any_order) {
+      static_cast<void>(presort_.advance());
+    } else if (steps_done_ == 1) {
+      presort_.sync_advance(settings_.patience);
+    }
     watch.lap(times.balance);
     auto result = std::vector<batch>{};
     for (auto m = std::size_t{0}; m < window_.micro_steps(); ++m) {
-      result.push_back(to_batch(window_.batch(steps_done_, m)));
+      result.push_back(sync_to_batch(samples_.lane, taken_, window_.batch(steps_done_, m)));
     }
     ++steps_done_;
     watch.lap(times.data);
@@ -128,7 +133,7 @@ class balanced_batches {
     auto const samples = sampler_.next();
     auto const steps   = (samples.samples.size() + settings_.batch_size - 1) / settings_.batch_size;
     auto const epoch   = static_cast<std::uint32_t>(samples.epoch);
-    presort_.submit(reader_.stream(), reader_.begin(samples.samples, epoch, steps));
+    samples_.submit(presort_, reader_, reader_.begin(samples.samples, epoch, steps));
     is_coming_ = true;
   }
 
@@ -137,7 +142,7 @@ class balanced_batches {
     if (window_.steps() > 0) { presort_.release(taken_); }
     if (!is_coming_) { begin_next(); }
     window_ = presort_.sync_take(taken_, settings_.patience);
-    lane_.sync(taken_, settings_.patience);
+    samples_.lane.sync(taken_, settings_.patience);
     begin_      = next_begin_;
     is_coming_  = false;
     steps_done_ = std::exchange(skip_, 0);
@@ -149,8 +154,7 @@ class balanced_batches {
   }
 
   training_settings const& settings_;
-  gradlane::host::device& lane_;
-  Comm comm_;
+  Samples samples_;
   gradlane::balance::sampler sampler_;
   gradlane::balance::sampler_state begin_;       // of the window that is trained on
   gradlane::balance::sampler_state next_begin_;  // of the one that is prepared
@@ -159,8 +163,8 @@ class balanced_batches {
   std::size_t steps_done_{0};  // of the window
   std::uint64_t skip_{0};      // steps of the first window that were done before a restore
   window_reader reader_;
-  gradlane::presort<gradlane::host::device, Comm> presort_;
-  gradlane::host::stream taken_;  // never holds work of ours: the host waits for what it waits for
+  gradlane::presort<typename Samples::device, typename Samples::communicator> presort_;
+  typename Samples::device::stream taken_;  // the host waits for what it waits for
 };
 
 }  // namespace bert

@@ -12,6 +12,7 @@
 #include "../parameters.hpp"       // for parameter_list
 #include "../step_numbers.hpp"     // for step_numbers
 #include "../step_value.hpp"       // for step_value
+#include "host_samples.hpp"        // for host_samples
 #include "settings.hpp"            // for training_settings
 #include "step_outcome.hpp"        // for step_outcome
 
@@ -104,6 +105,7 @@ struct cpu_place {
   using delta_optimizer   = bert::delta_optimizer;
   using outcomes          = cpu_outcomes;
   using steps             = cpu_steps;
+  using samples           = host_samples<Comm>;
 
   /// The optimizer works on the thread that calls it, so that results must be there before.
   static constexpr auto on_host = true;
@@ -145,6 +147,7 @@ struct cpu_place {
     return delta_optimizer{list, settings};
   }
 
+  [[nodiscard]] samples make_samples() const { return {host, ranks.split(0, ranks.rank())}; }
   [[nodiscard]] static outcomes make_outcomes(training_settings const& /*settings*/) { return {}; }
   /// @throws gradlane::contract_error for a loss scale: nothing is in fp16 here.
   [[nodiscard]] static steps make_steps(training_settings const& settings,

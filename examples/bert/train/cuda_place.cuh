@@ -10,6 +10,7 @@
 #include "../parameters.hpp"          // for parameter_list
 #include "../step_value.hpp"          // for step_value
 #include "cuda_outcomes.cuh"          // for cuda_outcomes
+#include "cuda_samples.cuh"           // for cuda_samples
 #include "cuda_steps.cuh"             // for cuda_steps
 #include "settings.hpp"               // for training_settings
 
@@ -32,8 +33,8 @@ namespace bert {
 /// GPU: what a step did is told while the next one runs.
 ///
 /// @tparam Value     of activations and products: float, or bf16 or fp16 with fp32 weights.
-/// @tparam Comm      of gradients, between GPUs.
-/// @tparam HostComm  of the same ranks, between hosts: counts, losses and samples go over it.
+/// @tparam Comm      of gradients and samples, between GPUs.
+/// @tparam HostComm  of the same ranks, between hosts: counts and losses go over it.
 template <class Value, class Comm, class HostComm>
 struct cuda_place {
   using lane              = gradlane::cuda::device;
@@ -45,6 +46,7 @@ struct cuda_place {
   using optimizer         = cuda::optimizer;
   using outcomes          = cuda_outcomes<Comm>;
   using steps             = cuda_steps;
+  using samples           = cuda_samples<Comm>;
 
   /// What --reduce offers here beyond average.
   static constexpr auto shards = false;
@@ -68,6 +70,9 @@ struct cuda_place {
     return optimizer{list, settings, gradients_of, compute};
   }
 
+  [[nodiscard]] samples make_samples() const {
+    return {gradients, host, ranks.split(0, ranks.rank())};
+  }
   [[nodiscard]] outcomes make_outcomes(training_settings const& settings) const {
     return {gradients, ranks, settings.micro_steps, results_behind + 1};
   }

@@ -72,7 +72,7 @@ class trainer {
         ranks_{static_cast<std::size_t>(place_.host_ranks.size())},
         rank_{static_cast<std::size_t>(place_.host_ranks.rank())},
         totals_{place_.host, split_ranks(), settings.patience},
-        batches_{settings_, data, place_.host, split_ranks()},
+        batches_{settings_, data, place_.host, place_.make_samples()},
         compute_{place_.gradients.make_stream()},
         weights_{place_.make_floats(initial_weights(), compute_)},
         device_{place_.make_device(compute_)},
@@ -319,7 +319,7 @@ class trainer {
   std::size_t rank_;
   std::uint64_t step_{0};
   rank_totals<typename Place::host_communicator> totals_;
-  balanced_batches<typename Place::host_communicator> batches_;
+  balanced_batches<typename Place::samples> batches_;
   typename Place::stream compute_;
   typename Place::floats weights_;  // flat, as list_ lays it out
   typename Place::model_device device_;
