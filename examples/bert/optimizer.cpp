@@ -2,6 +2,7 @@
 #include "optimizer.hpp"
 
 #include "optimizer_rules.hpp"  // for adamw, elements, factors_of, lamb_apply, lamb_moments, …
+#include "tensor_part.hpp"      // for check_part, whole_tensors
 
 #include <gradlane/error.hpp>  // for expects
 
@@ -17,12 +18,6 @@ void write_working(float const* from, gradlane::bf16* to, std::size_t size) {
   if (to == nullptr) { return; }
 #pragma omp simd
   for (std::size_t i = 0; i < size; ++i) { to[i].bits = gradlane::bf16{from[i]}.bits; }
-}
-
-[[nodiscard]] std::vector<tensor_part> whole_tensors(parameter_list const& list) {
-  auto result = std::vector<tensor_part>{};
-  for (auto i = std::size_t{0}; i < list.size(); ++i) { result.push_back({i, 0, list[i].size}); }
-  return result;
 }
 
 }  // namespace
@@ -41,11 +36,7 @@ optimizer::optimizer(parameter_list const& list,
   }
   auto place = std::size_t{0};
   for (auto const& [tensor, begin, size] : parts) {
-    using gradlane::expects;
-    expects(tensor < list.size() && begin <= sizes_[tensor] && size <= sizes_[tensor] - begin,
-            "optimizer: a part lies outside of its tensor");
-    expects(settings.rule != update_rule::lamb || size == sizes_[tensor],
-            "optimizer: LAMB needs whole tensors, whose norms it takes");
+    check_part(list, settings, {tensor, begin, size});
     for (auto done = std::size_t{0}; done < size; done += block_size) {
       auto const first = begin + done;
       auto const count = std::min(block_size, size - done);

@@ -3,6 +3,7 @@
 
 #include "optimizer_settings.hpp"  // for optimizer_settings, update_norms
 #include "parameters.hpp"          // for parameter_list
+#include "tensor_part.hpp"         // for tensor_part
 
 #include <gradlane/clip/report.hpp>  // for step_status
 #include <gradlane/types.hpp>        // for bf16
@@ -13,15 +14,6 @@
 #include <vector>   // for vector
 
 namespace bert {
-
-/// Elements [begin, begin + size) of a tensor.
-struct tensor_part {
-  std::size_t tensor;
-  std::size_t begin;
-  std::size_t size;
-
-  friend bool operator==(tensor_part const&, tensor_part const&) = default;
-};
 
 /// AdamW and LAMB on fp32 master weights in host memory, on OpenMP's threads.
 ///

@@ -25,7 +25,7 @@
 #include <bert/train/trainer.hpp>
 #include <omp.h>
 
-#include <algorithm>  // for equal
+#include <algorithm>  // for equal, max
 #include <bert/train/cuda_place.cuh>
 #include <cmath>    // for abs
 #include <cstddef>  // for size_t
@@ -106,7 +106,8 @@ struct run {
   std::vector<double> losses;
   std::vector<double> orthogonality;  // with Adasum
   std::vector<float> weights;         // on rank 0
-  std::size_t graphs = 0;
+  std::size_t graphs      = 0;
+  std::size_t state_bytes = 0;
 };
 
 /// Steps, each told while the next is under way, as a place wants it.
@@ -133,6 +134,7 @@ template <class Place>
   tell(0);
   auto const state = trains.sync_state();
   result.weights.assign(state.parameters.begin(), state.parameters.end());
+  result.state_bytes = trains.state_bytes();
   if constexpr (Place::steps::pads) { result.graphs = trains.steps().graphs(); }
   return result;
 }
@@ -143,6 +145,16 @@ void check_close(std::vector<double> const& a, std::vector<double> const& b, dou
     CAPTURE(i);
     CHECK(std::abs(a[i] / b[i] - 1) < bound);
   }
+}
+
+/// Weights on rank 0, to a bound that counts from 0.1 on as relative.
+void check_near(std::vector<float> const& a, std::vector<float> const& b, float bound) {
+  REQUIRE(a.size() == b.size());
+  auto worst = 0.0F;
+  for (auto i = std::size_t{0}; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(a[i] - b[i]) / std::max(std::abs(b[i]), 0.1F));
+  }
+  CHECK(worst < bound);
 }
 
 TEST_CASE("cuda trainer gives one CPU's losses and norms over ten steps, dropout on") {
@@ -180,6 +192,29 @@ TEST_CASE("cuda trainer with Adasum does to 1e-4 what as many CPUs do, also from
     CHECK((ratio < 1.0 || c.hosts.size() == 1));
   }
   CHECK(train(gpus<float>(true), wanted, 6).losses == by.losses);
+}
+
+TEST_CASE("cuda trainer with a sharded step gives the whole one's, with a part of its state") {
+  for (auto const& update : {optimizer_settings{}, lamb_settings()}) {
+    auto wanted      = settings();
+    wanted.update    = update;
+    auto const whole = train(gpus<float>(), wanted, 6);
+    wanted.reduce    = reduce_mode::sharded;
+    auto const part  = train(gpus<float>(), wanted, 6);
+    check_close(part.losses, whole.losses, 1e-5);
+    check_near(part.weights, whole.weights, 1e-5F);
+    auto const mean  = static_cast<double>(whole.state_bytes) / cluster::get().hosts.size();
+    auto const found = static_cast<double>(part.state_bytes);
+    if (update.rule == update_rule::adamw) {  // but for what fills buckets up to equal parts
+      CHECK(std::abs(found - mean) < 4 * 2 * sizeof(float) * 30);
+    } else {  // within the largest tensor
+      CHECK(std::abs(found - mean) <= 2 * sizeof(float) * 128 * 64);
+    }
+    CHECK(train(gpus<float>(true), wanted, 6).losses == part.losses);
+    auto const rounded = train(gpus<bf16>(true), wanted, 6);
+    wanted.reduce      = reduce_mode::average;
+    check_close(rounded.losses, train(gpus<bf16>(), wanted, 6).losses, 2e-2);
+  }
 }
 
 TEST_CASE("cuda trainer gives the same bits from graphs, in micro-steps and by whole batches") {

@@ -62,7 +62,7 @@ grep -q '"good_steps"' run/checkpoints/step-00000010/trainer.json || fail "no lo
 echo "== wrong input"
 if PTXSIM_DEVICES=1 train "${gpu}" --steps 2; then fail "two ranks shared a GPU"; fi
 grep -q "bert_train_cuda: .*2 ranks and only 1 GPU: start one rank a GPU" out || fail "does not say why"
-if train "${gpu}" --steps 2 --reduce sharded; then fail "sharded on GPUs was accepted"; fi
+if train "${gpu}" --steps 2 --reduce adasum-delta; then fail "adasum-delta on GPUs was accepted"; fi
 grep -q "bert_train_cuda: .*average" out || fail "does not say which --reduce there is"
 if train "${on_cpus}" --graphs; then fail "the CPU's program took --graphs"; fi
 if train "${on_cpus}" --precision fp16; then fail "the CPU's program took fp16"; fi

@@ -12,13 +12,21 @@ namespace bert::cuda {
 template <class Value>
 void working_copy<Value>::load(execution const& on, std::span<float const> parameters) {
   values_.grow(parameters.size());
+  load_part(on, parameters, 0, parameters.size());
+}
+
+template <class Value>
+void working_copy<Value>::load_part(execution const& on,
+                                    std::span<float const> parameters,
+                                    std::size_t begin,
+                                    std::size_t size) {
   launch(round_elements<tuning::map_threads, Value>,
-         dim3(ceil_div(parameters.size(), 4 * tuning::map_threads)),
+         dim3(ceil_div(size, 4 * tuning::map_threads)),
          dim3(tuning::map_threads),
          on.stream(),
-         parameters.data(),
-         values_.data(),
-         parameters.size());
+         parameters.data() + begin,
+         values_.data() + begin,
+         size);
 }
 
 template <class Value>

@@ -6,7 +6,8 @@
 #include "matmul.hpp"          // for matmul
 #include "memory.hpp"          // for device_buffer
 
-#include <span>  // for span
+#include <cstddef>  // for size_t
+#include <span>     // for span
 
 namespace bert::cuda {
 
@@ -15,6 +16,10 @@ template <class Value>
 class working_copy {
  public:
   void load(execution const& on, std::span<float const> parameters);
+  void load_part(execution const& on,
+                 std::span<float const> parameters,
+                 std::size_t begin,
+                 std::size_t size);
   [[nodiscard]] std::span<Value> values() const { return {values_.data(), values_.size()}; }
 
  private:
@@ -25,6 +30,7 @@ template <>
 class working_copy<float> {
  public:
   void load(execution const&, std::span<float const> parameters) { values_ = parameters; }
+  void load_part(execution const&, std::span<float const>, std::size_t, std::size_t) {}
   [[nodiscard]] std::span<float const> values() const { return values_; }
 
  private:
@@ -44,6 +50,10 @@ class linear_operations {
   void load(std::span<float const> parameters) {
     parameters_ = parameters;
     working_.load(on_, parameters);
+  }
+  /// The same for elements [begin, begin + size) of the vector that was loaded.
+  void load_part(std::span<float const> loaded, std::size_t begin, std::size_t size) {
+    working_.load_part(on_, loaded, begin, size);
   }
   /// @param bias  a part of the vector that was loaded, or empty.
   void linear(in x, weight_matrix w, std::span<float const> bias, out y);

@@ -53,31 +53,46 @@ optimizer::optimizer(parameter_list const& list,
                      optimizer_settings const& settings,
                      std::span<std::span<float> const> gradients,
                      gradlane::cuda::stream const& stream)
+    : optimizer{list, settings, gradients, whole_tensors(list), stream} {}
+
+optimizer::optimizer(parameter_list const& list,
+                     optimizer_settings const& settings,
+                     std::span<std::span<float> const> gradients,
+                     std::span<tensor_part const> parts,
+                     gradlane::cuda::stream const& stream)
     : settings_{settings},
       total_{list.total()},
       stream_{stream.get()},
-      first_{total_},
-      second_{total_},
       tables_{std::make_unique<tables>()} {
   settings.check();
   expects(gradients.size() == list.size(), "optimizer: needs one gradient for each tensor");
   auto tensors = std::vector<tensor_entry>{};
-  auto blocks  = std::vector<block_entry>{};
   for (auto i = std::size_t{0}; i < list.size(); ++i) {
     auto const& p = list[i];
     expects(gradients[i].size() == p.size, "optimizer: a gradient has the wrong size");
-    auto const first = static_cast<std::uint32_t>(blocks.size());
-    for (auto begin = std::size_t{0}; begin < p.size; begin += optimizer_elements) {
-      blocks.push_back({p.offset + begin,
-                        begin,
-                        static_cast<std::uint32_t>(i),
-                        static_cast<std::int32_t>(std::min(optimizer_elements, p.size - begin))});
-    }
-    tensors.push_back({gradients[i].data(),
-                       p.decay ? static_cast<float>(settings.weight_decay) : 0.0F,
-                       first,
-                       static_cast<std::uint32_t>(blocks.size())});
+    tensors.push_back(
+        {gradients[i].data(), p.decay ? static_cast<float>(settings.weight_decay) : 0.0F, 0, 0});
   }
+  auto blocks = std::vector<block_entry>{};
+  auto place  = std::size_t{0};
+  for (auto const& [tensor, begin, size] : parts) {
+    check_part(list, settings, {tensor, begin, size});
+    auto& entry       = tensors[tensor];
+    entry.first_block = static_cast<std::uint32_t>(blocks.size());
+    for (auto done = std::size_t{0}; done < size; done += optimizer_elements) {
+      blocks.push_back({list[tensor].offset + begin + done,
+                        place + done,
+                        begin + done,
+                        static_cast<std::uint32_t>(tensor),
+                        static_cast<std::int32_t>(std::min(optimizer_elements, size - done))});
+    }
+    entry.last_block = static_cast<std::uint32_t>(blocks.size());
+    offsets_.push_back(list[tensor].offset + begin);
+    sizes_.push_back(size);
+    place += size;
+  }
+  first_           = device_buffer<float>{place};
+  second_          = device_buffer<float>{place};
   tables_->tensors = sync_upload(stream_, tensors);
   tables_->blocks  = sync_upload(stream_, blocks);
   tables_->norms   = device_buffer<block_norms>{blocks.size()};
@@ -120,6 +135,7 @@ void optimizer::step(std::span<float> parameters,
          s.beta2,
          s.bias_correction,
          f);
+  if (t.blocks.size() == 0) { return; }  // nothing is this rank's
   if (s.rule == update_rule::adamw) {
     launch(adamw<optimizer_threads, Working>,
            grid,
@@ -190,8 +206,12 @@ void optimizer::sync_restore(std::uint64_t steps,
   auto factors  = step_factors{};
   factors.steps = steps;
   sync_upload(stream_, std::span<step_factors const>{&factors, 1}, tables_->factors.data());
-  sync_upload(stream_, first, first_.data());
-  sync_upload(stream_, second, second_.data());
+  auto place = std::size_t{0};
+  for (auto i = std::size_t{0}; i < sizes_.size(); ++i) {
+    sync_upload(stream_, first.subspan(offsets_[i], sizes_[i]), first_.data() + place);
+    sync_upload(stream_, second.subspan(offsets_[i], sizes_[i]), second_.data() + place);
+    place += sizes_[i];
+  }
 }
 
 }  // namespace bert::cuda

@@ -4,6 +4,7 @@
 #include "../optimizer_settings.hpp"  // for optimizer_settings
 #include "../parameters.hpp"          // for parameter_list
 #include "../step_value.hpp"          // for step_value
+#include "../tensor_part.hpp"         // for tensor_part
 #include "memory.hpp"                 // for device_buffer
 
 #include <gradlane/clip/report.hpp>  // for step_status
@@ -16,6 +17,7 @@
 #include <cstdint>  // for uint64_t
 #include <memory>   // for unique_ptr
 #include <span>     // for span
+#include <vector>   // for vector
 
 namespace bert::cuda {
 
@@ -34,6 +36,14 @@ class optimizer {
             optimizer_settings const& settings,
             std::span<std::span<float> const> gradients,
             gradlane::cuda::stream const& stream);
+  /// With moments for some parts of tensors alone, which are all that a step then changes.
+  /// @throws as above; gradlane::contract_error for a part outside of its tensor, and under LAMB
+  ///   for one that is no whole tensor.
+  optimizer(parameter_list const& list,
+            optimizer_settings const& settings,
+            std::span<std::span<float> const> gradients,
+            std::span<tensor_part const> parts,
+            gradlane::cuda::stream const& stream);
   ~optimizer();
   optimizer(optimizer&&) noexcept;
   optimizer& operator=(optimizer&&) = delete;
@@ -51,13 +61,13 @@ class optimizer {
             std::span<Working> working          = {});
 
   [[nodiscard]] optimizer_settings const& settings() const { return settings_; }
-  /// m and v, laid out as the parameters, in the device's memory.
+  /// m and v, part after part (all: as the parameters), in the device's memory.
   [[nodiscard]] std::span<float const> first_moment() const { return first_; }
   [[nodiscard]] std::span<float const> second_moment() const { return second_; }
   /// Steps that were not skipped, once those enqueued are done.
   [[nodiscard]] std::uint64_t sync_steps() const;
 
-  /// Takes over the state of another run, from host memory.
+  /// Takes over the state of another run, from host memory: moments laid out as the parameters.
   /// @throws gradlane::contract_error if sizes do not fit the list.
   void sync_restore(std::uint64_t steps,
                     std::span<float const> first,
@@ -67,6 +77,8 @@ class optimizer {
   struct tables;  // in the device's memory
 
   optimizer_settings settings_;
+  std::vector<std::size_t> offsets_;  // of the parts, in the flat vector
+  std::vector<std::size_t> sizes_;    // of the parts
   std::size_t total_;
   cudaStream_t stream_;
   device_buffer<float> first_;

@@ -44,6 +44,7 @@ struct tensor_entry {
 /// What a block works on.
 struct block_entry {
   std::size_t offset;  // in the flat vector
+  std::size_t place;   // in the moments
   std::size_t begin;   // in the tensor
   std::uint32_t tensor;
   std::int32_t size;
@@ -55,9 +56,9 @@ struct block_norms {
   double updates;
 };
 
-/// Flat vectors (total), laid out as the parameter_list says.
+/// Flat vectors.
 struct update_vectors {
-  float* parameters;
+  float* parameters;  // (total), laid out as the parameter_list says
   float* first;
   float* second;
 };
@@ -99,8 +100,8 @@ struct update_part {
                          block_entry const& block)
       : gradient{tensor.gradient + block.begin},
         parameters{all.parameters + block.offset},
-        first{all.first + block.offset},
-        second{all.second + block.offset},
+        first{all.first + block.place},
+        second{all.second + block.place},
         size{block.size},
         decay{tensor.decay} {}
 };

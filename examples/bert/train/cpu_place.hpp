@@ -8,10 +8,11 @@
 #include "../loss_scale.hpp"       // for loss_scale_state
 #include "../model.hpp"            // for model
 #include "../model_state.hpp"      // for model_state
-#include "../optimizer.hpp"        // for optimizer, optimizer_settings, tensor_part
+#include "../optimizer.hpp"        // for optimizer, optimizer_settings
 #include "../parameters.hpp"       // for parameter_list
 #include "../step_numbers.hpp"     // for step_numbers
 #include "../step_value.hpp"       // for step_value
+#include "../tensor_part.hpp"      // for tensor_part
 #include "host_samples.hpp"        // for host_samples
 #include "settings.hpp"            // for training_settings
 #include "step_outcome.hpp"        // for step_outcome
@@ -112,6 +113,8 @@ struct cpu_place {
   /// What --reduce offers here beyond average.
   static constexpr auto shards = true;
   static constexpr auto deltas = true;
+  /// What one step has begun, such as a gather, the next may wait for.
+  [[nodiscard]] static bool waits_across_steps() { return true; }
   /// Steps that are under way before the result of one is told.
   static constexpr auto results_behind = std::size_t{0};
 
@@ -224,6 +227,13 @@ struct cpu_place {
                                                         std::vector<float>& /*copy*/,
                                                         stream& /*compute*/) {
     return values;
+  }
+
+  /// The same, where ranks other than 0 want it as well.
+  [[nodiscard]] static std::span<float const> sync_own(std::span<float const> values,
+                                                       std::vector<float>& copy,
+                                                       stream& compute) {
+    return sync_view(values, copy, compute);
   }
 
   template <class Optimizer>

@@ -9,6 +9,7 @@
 #include "../optimizer_settings.hpp"  // for optimizer_settings
 #include "../parameters.hpp"          // for parameter_list
 #include "../step_value.hpp"          // for step_value
+#include "../tensor_part.hpp"         // for tensor_part
 #include "cuda_outcomes.cuh"          // for cuda_outcomes
 #include "cuda_samples.cuh"           // for cuda_samples
 #include "cuda_steps.cuh"             // for cuda_steps
@@ -49,8 +50,11 @@ struct cuda_place {
   using samples           = cuda_samples<Comm>;
 
   /// What --reduce offers here beyond average.
-  static constexpr auto shards = false;
+  static constexpr auto shards = true;
   static constexpr auto deltas = false;
+
+  /// A graph waits for nothing that was enqueued before its capture.
+  [[nodiscard]] bool waits_across_steps() const { return !graphs; }
 
   static constexpr auto on_host        = false;
   static constexpr auto results_behind = std::size_t{1};
@@ -68,6 +72,14 @@ struct cuda_place {
                                                 std::span<std::span<float> const> gradients_of,
                                                 stream& compute) {
     return optimizer{list, settings, gradients_of, compute};
+  }
+
+  [[nodiscard]] static optimizer make_part_optimizer(parameter_list const& list,
+                                                     optimizer_settings const& settings,
+                                                     std::span<std::span<float> const> gradients_of,
+                                                     std::span<tensor_part const> parts,
+                                                     stream& compute) {
+    return optimizer{list, settings, gradients_of, parts, compute};
   }
 
   [[nodiscard]] samples make_samples() const {
@@ -99,11 +111,26 @@ struct cuda_place {
     }
   }
 
-  /// On rank 0; elsewhere nothing.
+  /// Steps those parts that the optimizer has.
+  static void step_parts(optimizer& update,
+                         std::span<float> weights,
+                         std::span<std::span<float> const> /*gradients*/,
+                         step_value<double> learning_rate,
+                         gradlane::step_status const* status) {
+    update.step(weights, learning_rate, status);
+  }
+
+  /// As sync_own, but nothing on ranks other than 0.
   [[nodiscard]] std::span<float const> sync_view(std::span<float const> values,
                                                  std::vector<float>& copy,
                                                  stream& compute) const {
     if (host_ranks.rank() != 0) { return {}; }
+    return sync_own(values, copy, compute);
+  }
+  /// Numbers of this place as the host sees them, once the work on `compute` is done.
+  [[nodiscard]] std::span<float const> sync_own(std::span<float const> values,
+                                                std::vector<float>& copy,
+                                                stream& compute) const {
     copy.resize(values.size());
     gradlane::cuda::check(cudaMemcpyAsync(
         copy.data(), values.data(), values.size_bytes(), cudaMemcpyDeviceToHost, compute.get()));

@@ -100,8 +100,8 @@ class delta_update final : public weight_update<Place> {
   [[nodiscard]] model_state own_moments(stream& compute) {
     return {.steps      = place_.sync_steps(optimizer_),
             .parameters = {},
-            .first      = place_.sync_view(optimizer_.first_moment(), copies_[1], compute),
-            .second     = place_.sync_view(optimizer_.second_moment(), copies_[2], compute)};
+            .first      = place_.sync_own(optimizer_.first_moment(), copies_[1], compute),
+            .second     = place_.sync_own(optimizer_.second_moment(), copies_[2], compute)};
   }
 
   Place& place_;

@@ -44,7 +44,7 @@ template <class Place>
     case reduce_mode::average:
       return make(std::type_identity<whole_update<Place>>{});
   }
-  throw input_error{"--reduce: this program joins its ranks by average or adasum"};
+  throw input_error{"--reduce: this program joins its ranks by average, adasum or sharded"};
 }
 
 }  // namespace bert

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "../optimizer.hpp"   // for tensor_part
-#include "../parameters.hpp"  // for parameter_list
+#include "../parameters.hpp"   // for parameter_list
+#include "../tensor_part.hpp"  // for tensor_part
 
 #include <gradlane/buckets/plan.hpp>   // for bucket_plan
 #include <gradlane/element_range.hpp>  // for element_range, intersection

@@ -3,8 +3,8 @@
 
 #include "../model.hpp"        // for model
 #include "../model_state.hpp"  // for model_state
-#include "../optimizer.hpp"    // for tensor_part
 #include "../parameters.hpp"   // for parameter_list
+#include "../tensor_part.hpp"  // for tensor_part
 #include "pipelines.hpp"       // for make_pipeline
 #include "rank_messages.hpp"   // for rank_messages
 #include "settings.hpp"        // for shards_of, training_settings
@@ -78,6 +78,7 @@ class shard_update final : public weight_update<Place> {
     first_  = {};
     second_ = {};
     for (auto& each : groups_) { each.on_its_way = true; }
+    if (!place_.waits_across_steps()) { wait(0, list_.size(), compute); }
   }
 
   void wait(std::size_t first, std::size_t last, stream& compute) override {
@@ -166,7 +167,7 @@ class shard_update final : public weight_update<Place> {
                                                    std::vector<float>& flat,
                                                    stream& compute) {
     auto memory       = std::vector<float>{};
-    auto const values = place_.sync_view(own, memory, compute);
+    auto const values = place_.sync_own(own, memory, compute);
     if (messages_.rank() != 0) {
       messages_.sync_send(values);
       return {};
