@@ -59,6 +59,13 @@ train "${gpu}" --steps 10 --resume --precision fp16 --graphs || fail "the run in
 grep -q "fp16; 10 steps of 8 sequences" out || fail "is not in fp16"
 grep -q '"good_steps"' run/checkpoints/step-00000010/trainer.json || fail "no loss scale is kept"
 
+train "${gpu}" --steps 12 --resume --reduce sharded || fail "the sharded run"
+grep -q "sharded: rank r keeps part r" out || fail "is not sharded"
+train "${on_cpus}" --steps 13 --resume --reduce sharded || fail "the CPU's sharded run"
+grep -q "^goes on from run/checkpoints/step-00000012" out || fail "the CPU did not go on from shards"
+train "${gpu}" --steps 14 --resume --reduce adasum --graphs || fail "the run with Adasum"
+grep -q '"orthogonality":[01]\.' run/log.jsonl || fail "no orthogonality in the log"
+
 echo "== wrong input"
 if PTXSIM_DEVICES=1 train "${gpu}" --steps 2; then fail "two ranks shared a GPU"; fi
 grep -q "bert_train_cuda: .*2 ranks and only 1 GPU: start one rank a GPU" out || fail "does not say why"
