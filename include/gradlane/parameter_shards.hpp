@@ -122,7 +122,9 @@ class parameter_shards {
     return whole(bucket).subview(own.begin, own.count());
   }
 
-  /// Enqueues the gathering of all parameters behind the work on `updated`.
+  /// Enqueues the gathering of all parameters behind the work on `updated`. Until it has passed a
+  /// parameter it reads and writes its bucket, so that shards are updated again only behind a
+  /// wait() for all that lies in them, as a forward pass makes it.
   void gather(stream& updated) {
     device_.record(updated_, updated);
     device_.wait(gather_, updated_);

@@ -61,6 +61,9 @@ TEST_CASE("reduce::sharded by parameters over NCCL trains with parameter_shards"
     enqueue_write(device, compute, shards.parameter(p), 9, 9, p);
   }
   for (auto step = std::size_t{0}; step < steps; ++step) {
+    for (auto p = std::size_t{0}; p < sizes.size(); ++p) {
+      shards.wait(p, compute);  // as the forward pass does
+    }
     run_step(pipeline, buckets, compute, [&](std::size_t p, gradlane::buffer_view view) {
       enqueue_write(device, compute, view, comm.rank(), step, p);
     });
