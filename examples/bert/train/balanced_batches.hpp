@@ -46,7 +46,7 @@ inline void expect_dealable(std::size_t batch_size, std::size_t ranks, std::size
 /// to ranks and micro-steps, so that all have the same work. What a step trains on depends on the
 /// seed, the method and the window, but not on the ranks. Each rank reads an equal part of a window
 /// and the presort moves its samples to where they are trained on, all of it while the window
-/// before is trained on.
+/// before is trained on; with cuda_samples the host waits while it reads.
 ///
 /// Ranks of all nodes are one group here: then the layout changes no loss. Over comm.node_group()
 /// no sample would leave its node, but which samples make up a step would depend on the nodes.

@@ -30,8 +30,8 @@
 
 namespace bert {
 
-/// Training on GPUs, one a rank, which must be the current device. Nothing of a step waits for the
-/// GPU: what a step did is told while the next one runs.
+/// Training on GPUs, one a rank, which must be the current device. No step waits for
+/// the work of the one before: what a step did is told while the next one runs.
 ///
 /// @tparam Value     of activations and products: float, or bf16 or fp16 with fp32 weights.
 /// @tparam Comm      of gradients and samples, between GPUs.
